@@ -1,0 +1,49 @@
+"""Ways to compute attention, one meaning: reference.py defines it, fused.py is fast."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+from posbench.attention.fused import fused_attention
+from posbench.attention.reference import reference_attention
+from posbench.encodings import Encoding, Span
+
+__all__ = ["KERNELS", "Attention", "choose"]
+
+
+class Attention(Protocol):
+    """q [B, H, T, d], k and v [B, H, S, d], un-rotated -> [B, H, T, d], causal."""
+
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        encoding: Encoding,
+        layer: int,
+        span: Span,
+        dropout: float = 0.0,
+    ) -> Tensor: ...
+
+
+KERNELS: dict[str, Attention] = {"reference": reference_attention, "fused": fused_attention}
+
+
+def choose(encoding: Encoding, requested: str = "auto") -> str:
+    """The kernel's name: fused wherever the encoding's cells allow it.
+
+    Raises ValueError where the requested one does not exist or cannot serve the encoding.
+    """
+    explicit_only = encoding.fills("scores")
+    if requested == "auto":
+        return "reference" if explicit_only else "fused"
+    if requested not in KERNELS:
+        raise ValueError(f"model.attention={requested}: choose auto, {' or '.join(KERNELS)}")
+    if requested == "fused" and explicit_only:
+        raise ValueError(
+            f"model.attention=fused: {type(encoding).__name__} fills the cell `scores`, "
+            "which only the reference can compute; use auto or reference"
+        )
+    return requested

@@ -1,0 +1,45 @@
+"""The definition: every [T, S] matrix written out, readable, for any encoding.
+
+Shapes: B batch, H heads, T queries, S keys, d head width. Logits are at least float32.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from posbench.encodings import Encoding, Span
+
+
+def reference_attention(
+    q: Tensor, k: Tensor, v: Tensor, encoding: Encoding, layer: int, span: Span, dropout: float = 0.0
+) -> Tensor:
+    """q [B, H, T, d], k and v [B, H, S, d], un-rotated -> [B, H, T, d]."""
+    precise = torch.promote_types(q.dtype, torch.float32)
+    relative = span.queries[:, None] - span.keys  # [T, S]
+    future = relative < 0
+    pair = relative.clamp(min=0)  # future pairs are masked below
+    distance = torch.arange(span.keys.shape[0], device=q.device)
+
+    rotated_q, rotated_k = encoding.rotate(q, k, span, layer)
+    logits = (rotated_q @ rotated_k.mT).to(precise)
+    if (r := encoding.distance_keys(distance, layer)) is not None:
+        logits = logits + torch.einsum("bhtd,htsd->bhts", q.to(precise), r.to(precise)[:, pair])
+    if (r := encoding.distance_queries(distance, layer)) is not None:
+        logits = logits + torch.einsum("bhsd,htsd->bhts", k.to(precise), r.to(precise)[:, pair])
+    logits = encoding.scale * logits
+    if (bias := encoding.distance_bias(distance, layer)) is not None:
+        logits = logits + bias[:, pair]
+    if (bias := encoding.position_bias(span, layer)) is not None:
+        logits = logits + bias
+    logits = encoding.scores(logits, q, k, span, layer)
+
+    logits = logits.masked_fill(future, -torch.inf)
+    if span.hidden is not None:
+        logits = logits.masked_fill(span.hidden[:, None, None], -torch.inf)
+    weights = F.dropout(logits.softmax(dim=-1), dropout).to(v.dtype)
+    out = weights @ v
+    if (r := encoding.distance_values(distance, layer)) is not None:
+        out = out + torch.einsum("bhts,htsd->bhtd", weights, r.to(v.dtype)[:, pair])
+    return out

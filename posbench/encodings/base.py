@@ -1,0 +1,122 @@
+"""The contract: where position may enter a decoder, one method a cell.
+
+Every method is neutral here, so this class *is* NoPE (no positional encoding; Haviv et al. 2022,
+arXiv 2203.16634). An encoding overrides the narrowest cell that expresses its paper.
+
+With n = i - j >= 0 the distance from query i back to key j, the attention computes
+
+    q', k'     = rotate(q, k)
+    logit_ij   = scale * (q'_i . k'_j + q_i . R(n) + k_j . Q(n)) + bias(n) + bias(i, j)
+    output_i   = sum_j softmax(logit)_ij (v_j + V(n))
+
+Shapes: B batch, H heads, T queries, S keys, M distances, D width, d head width.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """What an encoding may know of the model it serves."""
+
+    width: int
+    heads: int
+    layers: int
+
+    def __post_init__(self) -> None:
+        if self.width % self.heads:
+            raise ValueError(f"model.heads={self.heads} must divide model.width={self.width}")
+
+    @property
+    def head_width(self) -> int:
+        return self.width // self.heads
+
+
+@dataclasses.dataclass(frozen=True)
+class Span:
+    """Which queries look at which keys, by position; a query sees the keys at or before its own.
+
+    queries [T] and keys [S] are consecutive integers and end at the same position, so the first
+    S - T keys are memory. hidden [B, S], where given, is True at keys a row must not see at all.
+    """
+
+    queries: Tensor
+    keys: Tensor
+    hidden: Tensor | None = None
+
+    @classmethod
+    def window(
+        cls, length: int, memory: int = 0, device: torch.device | str = "cpu", start: int = 0
+    ) -> Span:
+        """length queries after memory earlier keys; the first key is at position start."""
+        keys = torch.arange(start, start + memory + length, device=device)
+        return cls(queries=keys[memory:], keys=keys)
+
+    def rows(self, first: int, last: int) -> Span:
+        """The queries first..last-1 (indices, not positions) and the keys they can see."""
+        visible = self.keys.shape[0] - self.queries.shape[0] + last
+        hidden = None if self.hidden is None else self.hidden[:, :visible]
+        return Span(self.queries[first:last], self.keys[:visible], hidden)
+
+
+class Encoding(nn.Module):
+    """No positional encoding; the base of all others. One instance serves all layers.
+
+    It owns every positional parameter of the model, per-layer ones included.
+    """
+
+    memory_length: int = 0
+    """Hidden states of the previous segment that each layer sees as extra keys."""
+
+    max_length: int | None = None
+    """The longest window that can be encoded; None: any."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+
+    @property
+    def scale(self) -> float:
+        """The factor on all dot products; 1/sqrt(d) unless the paper says otherwise."""
+        return self.shape.head_width**-0.5
+
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Input: token embeddings x [B, T, D] at positions [T] -> [B, T, D]."""
+        return x
+
+    def rotate(self, q: Tensor, k: Tensor, span: Span, layer: int) -> tuple[Tensor, Tensor]:
+        """Rotation, or a content bias: q [B, H, T, d], k [B, H, S, d] -> the same shapes."""
+        return q, k
+
+    def distance_bias(self, distance: Tensor, layer: int) -> Tensor | None:
+        """Position->position: integers distance [M] -> logits [H, M], not scaled."""
+        return None
+
+    def position_bias(self, span: Span, layer: int) -> Tensor | None:
+        """Position->position where distance alone is not enough -> logits [H, T, S]."""
+        return None
+
+    def distance_keys(self, distance: Tensor, layer: int) -> Tensor | None:
+        """Content->position: R, scored against the un-rotated q; [M] -> [H, M, d]."""
+        return None
+
+    def distance_queries(self, distance: Tensor, layer: int) -> Tensor | None:
+        """Position->content: Q, scored against the un-rotated k; [M] -> [H, M, d]."""
+        return None
+
+    def distance_values(self, distance: Tensor, layer: int) -> Tensor | None:
+        """Values: V, added to v under the attention weights; [M] -> [H, M, d]."""
+        return None
+
+    def scores(self, logits: Tensor, q: Tensor, k: Tensor, span: Span, layer: int) -> Tensor:
+        """Anything else: logits [B, H, T, S] before the causal mask -> the same shape."""
+        return logits
+
+    def fills(self, cell: str) -> bool:
+        """Whether this encoding overrides the method called cell."""
+        return getattr(type(self), cell) is not getattr(Encoding, cell)

@@ -1,0 +1,29 @@
+"""Learned absolute positions (Gehring et al. 2017, arXiv 1705.03122; BERT, GPT-2).
+
+    x_p = sqrt(D) E[token] + P[p],  P in R^(max_length x D), initialised N(0, std)
+
+std defaults to D^-0.5, fairseq's choice beside the sqrt(D)-scaled token embedding. There is no
+row past the table: longer windows are refused.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from posbench.encodings.base import Encoding, Shape
+
+
+class Learned(Encoding):
+    """One trained vector a position, none past max_length."""
+
+    def __init__(self, shape: Shape, max_length: int, std: float | None = None) -> None:
+        super().__init__(shape)
+        if max_length < 1:
+            raise ValueError(f"encoding.max_length={max_length} must be at least 1")
+        self.max_length = max_length
+        self.table = nn.Parameter(torch.empty(max_length, shape.width))
+        nn.init.normal_(self.table, std=shape.width**-0.5 if std is None else std)
+
+    def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        return x + self.table[positions]

@@ -1,0 +1,10 @@
+"""NoPE: no positional encoding (Haviv et al. 2022, arXiv 2203.16634).
+
+Order enters through the causal mask alone.
+"""
+
+from posbench.encodings.base import Encoding
+
+
+class NoPE(Encoding):
+    """Every cell of the contract left neutral."""

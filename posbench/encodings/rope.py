@@ -1,0 +1,47 @@
+"""Rotary position embedding (Su et al. 2021, arXiv 2104.09864, equation 34).
+
+    pair c of q_i is turned by i theta_c, pair c of k_j by j theta_c, theta_c = base^(-2c/d)
+
+so that q'_i . k'_j depends on i - j and the contents only. No parameters. layout: "half" pairs
+dimension c with c + d/2 (LLaMA, GPT-NeoX), "interleaved" pairs 2c with 2c + 1 (the paper,
+GPT-J): the same model class, not the same numbers for given weights.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from posbench.encodings.base import Encoding, Shape, Span
+from posbench.encodings.sinusoid import angles
+
+
+class RoPE(Encoding):
+    """Queries and keys rotated by their own positions."""
+
+    def __init__(self, shape: Shape, base: float = 10_000.0, layout: str = "half") -> None:
+        super().__init__(shape)
+        if shape.head_width % 2:
+            raise ValueError(
+                f"RoPE needs an even head width: model.width={shape.width} / "
+                f"model.heads={shape.heads} is {shape.head_width}"
+            )
+        if layout not in ("half", "interleaved"):
+            raise ValueError(f"encoding.layout={layout}: choose half or interleaved")
+        self.base = base
+        self.layout = layout
+
+    def rotate(self, q: Tensor, k: Tensor, span: Span, layer: int) -> tuple[Tensor, Tensor]:
+        return self._turn(q, span.queries), self._turn(k, span.keys)
+
+    def _turn(self, x: Tensor, positions: Tensor) -> Tensor:
+        """x [B, H, T, d] turned by positions [T]; angles in float64, products in float32."""
+        phase = angles(positions, self.shape.head_width, self.base)
+        cos, sin = (f.to(torch.promote_types(x.dtype, torch.float32)) for f in (phase.cos(), phase.sin()))
+        if self.layout == "half":
+            a, b = x.chunk(2, dim=-1)
+            turned = torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+        else:
+            a, b = x[..., 0::2], x[..., 1::2]
+            turned = torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
+        return turned.to(x.dtype)

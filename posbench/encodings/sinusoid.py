@@ -1,0 +1,29 @@
+"""The sinusoid of Vaswani et al. 2017 (arXiv 1706.03762), section 3.5, shared by several schemes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def angles(positions: Tensor, width: int, base: float) -> Tensor:
+    """positions [M] -> p * base^(-2k/width), k = 0 .. ceil(width/2)-1; [M, ceil(width/2)].
+
+    Computed in float64: at p = 100,000 a float32 angle is off by more than 0.001 radian.
+    """
+    exponent = torch.arange(0, width, 2, device=positions.device, dtype=torch.float64) / width
+    return positions.double()[:, None] * base**-exponent
+
+
+def interleaved(positions: Tensor, width: int, base: float) -> Tensor:
+    """sin at even, cos at odd places, as the paper prints it; [M] -> float64 [M, width]."""
+    phase = angles(positions, width, base)
+    return torch.stack((phase.sin(), phase.cos()), dim=-1).flatten(1)[:, :width]
+
+
+def concatenated(positions: Tensor, width: int, base: float) -> Tensor:
+    """All sines, then all cosines, as in Transformer-XL; [M] -> float64 [M, width]."""
+    if width % 2:
+        raise ValueError(f"a concatenated sinusoid needs an even width, not {width}")
+    phase = angles(positions, width, base)
+    return torch.cat((phase.sin(), phase.cos()), dim=-1)

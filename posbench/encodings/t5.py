@@ -1,0 +1,46 @@
+"""T5's bucketed relative bias (Raffel et al. 2020, arXiv 1910.10683, section 2.1).
+
+    logit_ij = q_i . k_j / sqrt(d) + b[h, bucket(i - j)]
+
+Causal buckets: with B buckets, the first B/2 hold one distance each, the rest grow
+logarithmically up to max_distance, and the last takes everything beyond. One table of B x H
+scalars, shared by all layers, starting as N(0, D^-0.5). T5 itself leaves out the 1/sqrt(d) and
+puts it into W_q's initialisation; here the model keeps it, and b is added after it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from posbench.encodings.base import Encoding, Shape
+
+
+class T5Bias(Encoding):
+    """A learned scalar a head and bucket of distances."""
+
+    def __init__(self, shape: Shape, buckets: int = 32, max_distance: int = 128) -> None:
+        super().__init__(shape)
+        if buckets < 2 or buckets % 2:
+            raise ValueError(f"encoding.buckets={buckets} must be an even number of at least 2")
+        if max_distance <= buckets // 2:
+            raise ValueError(
+                f"encoding.max_distance={max_distance} must exceed the {buckets // 2} exact buckets"
+            )
+        self.buckets = buckets
+        self.max_distance = max_distance
+        self.bias = nn.Parameter(torch.empty(shape.heads, buckets))
+        nn.init.normal_(self.bias, std=shape.width**-0.5)
+
+    def bucket(self, distance: Tensor) -> Tensor:
+        """Distances [M] >= 0 -> buckets [M]. Logarithms in float64: edges must not round."""
+        exact = self.buckets // 2
+        ratio = distance.clamp(min=exact).double() / exact
+        steps = ratio.log() / math.log(self.max_distance / exact) * (self.buckets - exact)
+        far = (exact + steps.long()).clamp(max=self.buckets - 1)
+        return torch.where(distance < exact, distance, far)
+
+    def distance_bias(self, distance: Tensor, layer: int) -> Tensor:
+        return self.bias[:, self.bucket(distance)]

@@ -1,0 +1,164 @@
+"""The decoder every encoding is measured in: pre-norm, GELU, tied output.
+
+Shapes: B batch, T tokens, M memory, S = M + T keys, D width, H heads, d head width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from posbench.attention import KERNELS, Attention, choose
+from posbench.encodings import Encoding, Shape, Span
+
+Memory = Sequence[Tensor]  # the inputs [B, M, D] of each layer, of the segment before
+
+
+class Layer(nn.Module):
+    """Attention and feed-forward, each behind a norm and beside a residual."""
+
+    def __init__(self, shape: Shape, feed_forward: int, dropout: float) -> None:
+        super().__init__()
+        self.shape = shape
+        self.dropout = dropout
+        self.attention_norm = nn.LayerNorm(shape.width)
+        self.query = nn.Linear(shape.width, shape.width, bias=False)
+        self.key_value = nn.Linear(shape.width, 2 * shape.width, bias=False)
+        self.attention_out = nn.Linear(shape.width, shape.width, bias=False)
+        self.feed_forward_norm = nn.LayerNorm(shape.width)
+        self.feed_forward_in = nn.Linear(shape.width, feed_forward, bias=False)
+        self.feed_forward_out = nn.Linear(feed_forward, shape.width, bias=False)
+
+    def forward(
+        self, x: Tensor, past: Tensor | None, attend: Callable[[Tensor, Tensor, Tensor], Tensor]
+    ) -> Tensor:
+        """x [B, T, D], past [B, M, D] or None -> [B, T, D]."""
+        normed = self.attention_norm(x)
+        context = normed if past is None else torch.cat((self.attention_norm(past), normed), 1)
+        k, v = self.key_value(context).chunk(2, dim=-1)
+        q, k, v = (self._by_head(y) for y in (self.query(normed), k, v))
+        x = x + self._drop(self.attention_out(attend(q, k, v).transpose(1, 2).flatten(2)))
+        hidden = F.gelu(self.feed_forward_in(self.feed_forward_norm(x)))
+        return x + self._drop(self.feed_forward_out(hidden))
+
+    def _by_head(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.shape.heads, -1)).transpose(1, 2)  # [B, H, T, d]
+
+    def _drop(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.dropout, self.training)
+
+
+class Transformer(nn.Module):
+    """A decoder language model around one encoding."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        vocabulary: int,
+        encoding: Encoding,
+        *,
+        feed_forward: int,
+        dropout: float = 0.0,
+        attention: str = "auto",
+    ) -> None:
+        super().__init__()
+        self.shape = shape
+        self.dropout = dropout
+        self.kernel = choose(encoding, attention)
+        self.tokens = nn.Embedding(vocabulary, shape.width)
+        self.layers = nn.ModuleList(
+            Layer(shape, feed_forward, dropout) for _ in range(shape.layers)
+        )
+        self.norm = nn.LayerNorm(shape.width)
+        self.encoding = encoding
+
+    def forward(
+        self, tokens: Tensor, memory: Memory | None = None, hidden: Tensor | None = None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """tokens [B, T] -> (final states [B, T, D], the memory for the next segment).
+
+        hidden [B, M], where given, is True where a row must not see its memory.
+        Raises ValueError for a window longer than encoding.max_length.
+        """
+        length = tokens.shape[1]
+        past = 0 if memory is None else memory[0].shape[1]
+        self._check_length(past + length)
+        span = Span.window(length, past, tokens.device)
+        if hidden is not None:
+            span = Span(span.queries, span.keys, F.pad(hidden, (0, length)))
+
+        x = self.tokens(tokens) * self.shape.width**0.5
+        x = self.encoding.embed(x, span.queries)
+        x = F.dropout(x, self.dropout, self.training)
+        inputs = []
+        for number, layer in enumerate(self.layers):
+            inputs.append(x)
+            x = layer(x, None if memory is None else memory[number], self._attend(number, span))
+        return self.norm(x), self._remember(memory, inputs)
+
+    def logits(self, states: Tensor) -> Tensor:
+        """states [..., D] -> logits [..., V], by the tied token embedding."""
+        return F.linear(states, self.tokens.weight)
+
+    def _attend(self, layer: int, span: Span) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+        kernel: Attention = KERNELS[self.kernel]
+        dropout = self.dropout if self.training else 0.0
+        return lambda q, k, v: kernel(q, k, v, self.encoding, layer, span, dropout)
+
+    def _check_length(self, length: int) -> None:
+        limit = self.encoding.max_length
+        if limit is not None and length > limit:
+            raise ValueError(f"{type(self.encoding).__name__} has {limit} positions, not {length}")
+
+    def _remember(self, memory: Memory | None, inputs: list[Tensor]) -> list[Tensor]:
+        keep = self.encoding.memory_length
+        if keep == 0:
+            return []
+        whole = inputs if memory is None else [torch.cat(p, 1) for p in zip(memory, inputs)]
+        return [x[:, -keep:].detach() for x in whole]
+
+
+def build(
+    shape: Shape,
+    vocabulary: int,
+    make_encoding: Callable[[Shape], Encoding],
+    *,
+    seed: int,
+    feed_forward: int,
+    dropout: float = 0.0,
+    attention: str = "auto",
+) -> Transformer:
+    """A model whose weights outside `encoding.` depend on the seed and the shape alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        encoding = make_encoding(shape)
+        model = Transformer(
+            shape,
+            vocabulary,
+            encoding,
+            feed_forward=feed_forward,
+            dropout=dropout,
+            attention=attention,
+        )
+    initialise(model, torch.Generator().manual_seed(seed))
+    return model
+
+
+@torch.no_grad()
+def initialise(model: Transformer, generator: torch.Generator) -> None:
+    """Every weight outside `encoding.`, in one place.
+
+    Matrices N(0, 1/fan_in), those that write to the residual stream smaller by sqrt(2 N). Token
+    embeddings N(0, 1/D): unit size at the input, where they are scaled by sqrt(D), and logits of
+    unit size at the tied output.
+    """
+    depth = (2 * model.shape.layers) ** -0.5
+    for name, parameter in model.named_parameters():
+        if name.startswith("encoding.") or parameter.dim() < 2:
+            continue  # norms start as ones and zeros
+        std = parameter.shape[1] ** -0.5
+        std *= depth if name.endswith("_out.weight") else 1.0
+        parameter.normal_(std=std, generator=generator)
