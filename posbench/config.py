@@ -6,8 +6,15 @@ file defines the keys (`_target_`); everything else is checked against these fie
 
 from __future__ import annotations
 
+import dataclasses
+import typing
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+from omegaconf import DictConfig, OmegaConf
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -97,3 +104,52 @@ class Config:
     eval: EvalConfig
     tracking: TrackingConfig
     runtime: RuntimeConfig
+
+
+def load(node: DictConfig, schema: type[T]) -> T:
+    """Hydra's composed node, checked against a schema and made typed.
+
+    Raises omegaconf's errors, which name the key, for a value of the wrong type.
+    """
+    merged = OmegaConf.merge(OmegaConf.structured(schema), node)
+    typed = OmegaConf.to_object(merged)
+    assert isinstance(typed, schema)
+    return typed
+
+
+def known_keys(schema: type) -> Iterator[str]:
+    """Every dotted key of a schema, groups included."""
+    for field in dataclasses.fields(schema):
+        yield field.name
+        kind = typing.get_type_hints(schema)[field.name]
+        if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+            yield from (f"{field.name}.{key}" for key in known_keys(kind))
+
+
+@dataclass
+class EvalChanges:
+    """The evaluation's settings, each null to keep what the run was trained with."""
+
+    protocols: list[str] | None
+    lengths: list[int] | None
+    targets: int | None
+    blocks: int | None
+    tokens: int | None
+    batch_tokens: int | None
+
+
+@dataclass
+class EvalCommand:
+    """`posbench eval`."""
+
+    run: str
+    eval: EvalChanges
+    runtime: RuntimeConfig
+
+
+@dataclass
+class ReportCommand:
+    """`posbench report`."""
+
+    runs: list[str]  # folders or globs; every run below them
+    folder: str  # where report.md and report.csv go

@@ -1,0 +1,91 @@
+"""The command table. Neither torch nor hydra is imported before a command is chosen.
+
+Hydra has no sub-commands: the word after `posbench` picks a module of posbench.commands, and
+Hydra sees the rest of the line.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+
+COMMANDS = {
+    "train": "train, evaluate at every length, print the row; -m sweeps",
+    "eval": "score a finished run again: posbench eval run=FOLDER eval.lengths=[128,4096]",
+    "report": "every run under outputs/ as a table, report.md and report.csv",
+    "encodings": "the encodings and the cells of the attention each one fills",
+}
+COMPLETION = ("-sc", "--shell-completion")
+
+
+def main() -> None:
+    """Console entry point: `posbench COMMAND [key=value ...]`."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """The exit code of one command line."""
+    command, *rest = arguments or ["--help"]
+    if command in ("-h", "--help", "help"):
+        print(usage())
+        return 0
+    if command in COMPLETION:
+        return _complete(rest)
+    if command not in COMMANDS:
+        close = difflib.get_close_matches(command, COMMANDS, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        print(f"error: {command}: no such command{hint} ({', '.join(COMMANDS)})", file=sys.stderr)
+        return 2
+    return _dispatch(command, rest)
+
+
+def usage() -> str:
+    """The commands, a line each."""
+    width = max(map(len, COMMANDS))
+    rows = "\n".join(f"  posbench {name:<{width}}  {what}" for name, what in COMMANDS.items())
+    return (
+        "posbench: which positional encoding, and does it extrapolate?\n\n"
+        f"{rows}\n\n"
+        "Each command takes Hydra's key=value overrides, --help, --cfg job and --config-dir.\n"
+        'Tab completion: eval "$(posbench --shell-completion install=bash)"'
+    )
+
+
+def _dispatch(command: str, rest: list[str]) -> int:
+    """Run one command under Hydra; a user's mistake is one line, a defect a traceback."""
+    shown_in_full = os.environ.setdefault("HYDRA_FULL_ERROR", "0") != "0"
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of printing and exiting
+    sys.argv = [f"posbench {command}", *rest]
+    from posbench.explain import exit_with, interrupted
+
+    try:
+        importlib.import_module(f"posbench.commands.{command}").main()
+    except KeyboardInterrupt as stop:
+        return interrupted(stop)
+    except Exception as error:
+        if shown_in_full:
+            raise
+        return exit_with(error)
+    return 0
+
+
+def _complete(rest: list[str]) -> int:
+    """Hydra's completion, for the command on the line being typed."""
+    line = os.environ.get("COMP_LINE", "")
+    words = line.split()
+    if rest and rest[0].startswith("query="):
+        typed = words[1:2]
+        if len(words) < 2 or (len(words) == 2 and not line.endswith(" ")):
+            print("\n".join(name for name in COMMANDS if name.startswith("".join(typed))))
+            return 0
+        if typed[0] not in COMMANDS:
+            return 0
+        # Hydra strips one word, the program; take out the command behind it.
+        without = line.replace(f" {typed[0]}", "", 1)
+        cut = len(line) - len(without)
+        os.environ["COMP_LINE"] = without
+        os.environ["COMP_POINT"] = str(int(os.environ.get("COMP_POINT", len(line))) - cut)
+        return _dispatch(typed[0], [COMPLETION[1], *rest])
+    return _dispatch("train", [COMPLETION[1], *rest])

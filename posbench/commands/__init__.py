@@ -1,0 +1,1 @@
+"""One file a command, each under Hydra; posbench/cli.py chooses among them."""

@@ -1,0 +1,50 @@
+"""posbench eval: score a finished run again, from its own folder."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import hydra
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from posbench import build, checkpoint, evaluate, runtime
+from posbench import config as schemas
+from posbench.errors import UserError
+from posbench.report.show import show_runs
+from posbench.run import evaluate_into
+from posbench.run_folder import RunFolder
+
+
+@hydra.main(version_base="1.3", config_path="pkg://posbench.conf", config_name="eval")
+def main(node: DictConfig) -> None:
+    asked = schemas.load(node, schemas.EvalCommand)
+    console = Console()
+    folder = RunFolder(Path(asked.run))
+    config = schemas.load(OmegaConf.create(folder.config()), schemas.Config)
+    weights = checkpoint.latest(folder.path)
+    if weights is None or not folder.finished:
+        raise UserError(f"{folder.path}: not finished; repeat its posbench train command first")
+    changes = {k: v for k, v in dataclasses.asdict(asked.eval).items() if v is not None}
+    config.eval = dataclasses.replace(config.eval, **changes)
+
+    device = runtime.device(asked.runtime)
+    runtime.set_threads(asked.runtime)
+    corpus = build.corpus(config)
+    if corpus.hash != folder.summary.get("corpus_hash"):
+        raise UserError(f"{folder.path}: was trained on another version of corpus {corpus.name}")
+    evaluate.check(config.eval, corpus.documents("test"))
+    model = build.model(config, corpus.vocabulary)
+    checkpoint.load_model(weights, model)
+    with console.status("evaluating") as status:
+        found = evaluate_into(
+            folder.path,
+            model.to(device),
+            corpus,
+            config.eval,
+            device,
+            lambda result: status.update(f"scored {result.protocol} {result.length}"),
+        )
+    targets = {result.targets for result in found if result.targets is not None}
+    show_runs([folder.path], console, targets)

@@ -1,0 +1,30 @@
+"""posbench report: every run as a table on the terminal, in report.md and in report.csv."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import hydra
+from omegaconf import DictConfig
+from rich.console import Console
+
+from posbench import config as schemas
+from posbench.errors import UserError
+from posbench.files import write_text
+from posbench.report import collect, tables, writers
+
+
+@hydra.main(version_base="1.3", config_path="pkg://posbench.conf", config_name="report")
+def main(node: DictConfig) -> None:
+    asked = schemas.load(node, schemas.ReportCommand)
+    console = Console()
+    runs = collect.runs(collect.folders(asked.runs))
+    if not runs:
+        raise UserError(f"runs={asked.runs}: no run folder there; posbench train makes one")
+    made = tables.tables(runs)
+    for table in made:
+        console.print(writers.terminal(table))
+    folder = Path(asked.folder)
+    write_text(folder / "report.md", writers.markdown(made))
+    write_text(folder / "report.csv", writers.csv(runs))
+    console.print(f"written: {folder / 'report.md'}, {folder / 'report.csv'}", style="dim")

@@ -1,0 +1,85 @@
+"""Errors in the user's words: what, where, and what would be right, in one line."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import sys
+from collections.abc import Iterable
+
+from hydra.errors import HydraException, InstantiationException, MissingConfigException
+from omegaconf.errors import OmegaConfBaseException
+
+from posbench.config import Config, EvalCommand, ReportCommand, known_keys
+from posbench.errors import UserError
+
+
+def complain(line: str) -> None:
+    """One red line on stderr."""
+    from rich.console import Console
+
+    Console(stderr=True, soft_wrap=True).print("error:", line, style="red", markup=False, highlight=False)
+
+
+def is_users(error: BaseException) -> bool:
+    """Whether an error is about what was asked, so that a traceback would not help."""
+    if isinstance(error, InstantiationException):
+        return error.__cause__ is None or isinstance(error.__cause__, (ImportError, ValueError))
+    return isinstance(error, (UserError, HydraException, OmegaConfBaseException, OSError))
+
+
+def one_line(error: BaseException) -> str:
+    """An error as one line, with the nearest name where a name was not found."""
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        return _missing_choice(error)
+    if isinstance(error, OmegaConfBaseException):
+        return _config_value(error)
+    if isinstance(error, HydraException):
+        cause = error.__cause__
+        if (key := re.search(r"Could not override '(.+?)'", str(error))) is not None:
+            return _missing_key(key[1], cause)
+        return " ".join(str(error).split())
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def nearest(name: str, choices: Iterable[str]) -> str:
+    """"; did you mean X?" for the closest choice, or nothing."""
+    close = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _missing_choice(error: MissingConfigException) -> str:
+    group, _, name = str(error.missing_cfg_file).rpartition("/")
+    options = sorted(str(option) for option in error.options or [])
+    if not group or not options:
+        return " ".join(str(error).split())
+    return f"{group}={name}: there is no such {group}{nearest(name, options)} ({', '.join(options)})"
+
+
+def _missing_key(key: str, cause: BaseException | None) -> str:
+    if cause is not None and "not in struct" not in str(cause):
+        return f"{key}: {' '.join(str(cause).split())}"
+    return f"{key}: there is no such key{nearest(key, {*known_keys(Config), *known_keys(EvalCommand), *known_keys(ReportCommand)})}"
+
+
+def _config_value(error: OmegaConfBaseException) -> str:
+    first = str(error.msg or error).splitlines()[0]
+    key = error.full_key or ""
+    if "Missing mandatory value" in first or "MissingMandatory" in type(error).__name__:
+        return f"{key}: must be given, e.g. {key}=..."
+    return f"{key}: {first}" if key and key not in first else first
+
+
+def exit_with(error: BaseException) -> int:
+    """Report a user's error in a line; anything else is a defect and shows its traceback."""
+    if not is_users(error):
+        raise error
+    complain(one_line(error))
+    return 1
+
+
+def interrupted(error: KeyboardInterrupt) -> int:
+    print(f"\n{str(error) or 'interrupted'}; the same command goes on from there", file=sys.stderr)
+    return 130

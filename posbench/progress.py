@@ -1,0 +1,80 @@
+"""What a waiting user sees: bars on a terminal, a line every few seconds elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from posbench import sweep
+
+PLAIN_SECONDS = 10.0  # between lines where there is no terminal
+
+
+class _Figures(ProgressColumn):
+    """Loss and speed of a run's task; nothing for the sweep's."""
+
+    def render(self, task: Task) -> Text:
+        loss, speed = task.fields.get("loss"), task.fields.get("speed")
+        if loss is None:
+            return Text("")
+        return Text(f"loss {loss:.3f}  {speed:,.0f} tok/s")
+
+
+class Display:
+    """Progress of one run, and of the sweep around it where there is one."""
+
+    def __init__(self, console: Console, name: str, steps: int) -> None:
+        self.console, self.name, self.steps = console, name, steps
+        self.live = console.is_terminal
+        self.progress = Progress(
+            TextColumn("{task.description:<30}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            _Figures(),
+            console=console,
+            transient=True,
+            disable=not self.live,
+        )
+        job, total = sweep.current.job, sweep.current.total
+        self.place = f"[{job}/{total}] " if sweep.current.multirun and total else ""
+        if self.place:
+            self.progress.add_task("sweep", total=total, completed=job - 1)
+        self.task = self.progress.add_task(name, total=steps)
+        self.spoken = time.monotonic() - PLAIN_SECONDS
+
+    def step(self, row: dict[str, float]) -> None:
+        """A training step: its number, loss in nats and tokens per second."""
+        step, loss, speed = int(row["step"]), row["loss"], row["tokens_per_second"]
+        self.progress.update(self.task, completed=step, loss=loss, speed=speed)
+        if not self.live and (time.monotonic() - self.spoken > PLAIN_SECONDS or step == self.steps):
+            self.spoken = time.monotonic()
+            figures = f"step {step}/{self.steps}  loss {loss:.3f}  {speed:,.0f} tok/s"
+            self.console.print(f"{self.place}{self.name}  {figures}", highlight=False)
+
+    def say(self, what: str) -> None:
+        """What is going on besides training."""
+        self.progress.update(self.task, description=f"{self.name}: {what}")
+        if not self.live:
+            self.console.print(f"{self.place}{self.name}  {what}", highlight=False)
+
+
+@contextmanager
+def display(console: Console, name: str, steps: int) -> Iterator[Display]:
+    """A Display for the time of a run; its bars vanish when it ends."""
+    shown = Display(console, name, steps)
+    with shown.progress:
+        yield shown

@@ -1,0 +1,1 @@
+"""From run folders to tables: collect, compare, write. No model, no network."""

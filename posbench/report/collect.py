@@ -1,0 +1,70 @@
+"""Run folders on disk, read into records."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from posbench import results
+from posbench.results import Result
+from posbench.run_folder import RunFolder
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run folder says."""
+
+    folder: Path
+    config: dict[str, Any]
+    status: dict[str, Any]
+    summary: dict[str, Any]
+    provenance: dict[str, Any]
+    results: list[Result]
+
+    @property
+    def experiment(self) -> str:
+        return str(self.config["run"]["experiment"])
+
+    @property
+    def name(self) -> str:
+        return str(self.config["run"]["name"])
+
+    @property
+    def seed(self) -> int:
+        return int(self.config["seed"])
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the run has no complete results, e.g. "failed: the loss is nan at step 3"."""
+        state, reason = self.status.get("state", "not started"), self.status.get("reason")
+        if state == "done":
+            return None
+        return f"{state}: {reason}" if reason else str(state)
+
+
+def folders(patterns: Iterable[str]) -> list[Path]:
+    """The run folders at or below each folder or glob, sorted, each once."""
+    found = set()
+    for pattern in patterns:
+        for place in glob.glob(pattern):
+            found.update(path.parent for path in Path(place).rglob("provenance.json"))
+    return sorted(path for path in found if (path / "config.yaml").is_file())
+
+
+def runs(paths: Iterable[Path]) -> list[Run]:
+    """Raises UserError for a folder whose files cannot be read."""
+    return [_run(RunFolder(path)) for path in paths]
+
+
+def _run(folder: RunFolder) -> Run:
+    return Run(
+        folder=folder.path,
+        config=folder.config(),
+        status=folder.status,
+        summary=folder.summary,
+        provenance=folder.provenance,
+        results=results.read(folder.path),
+    )

@@ -1,0 +1,111 @@
+"""The same table for a terminal, for Markdown and, as tidy rows, for CSV."""
+
+from __future__ import annotations
+
+import csv as csv_module
+import io
+from collections.abc import Sequence
+
+from rich import box
+from rich import table as rich_table
+from rich.text import Text
+
+from posbench.report.collect import Run
+from posbench.report.tables import Cell, Row, Table
+
+KEPT, WORSE = 1.03, 1.25  # ratios to the training length: holds up to, fails beyond
+LEGEND = "×: ratio to the value at the training length; bold: lowest of its column"
+
+
+def terminal(table: Table) -> rich_table.Table:
+    """A rich table: encodings down, lengths across, coloured by what extrapolation costs."""
+    made = rich_table.Table(title=table.title, caption=f"{LEGEND}\n{table.caption}", box=box.SIMPLE)
+    made.add_column("encoding", no_wrap=True)
+    for header in _headers(table):
+        made.add_column(header, justify="right", no_wrap=True)
+    for row in table.rows:
+        cells = [_styled(row.cells[length]) for length in table.lengths]
+        made.add_row(Text(row.name, style="bold"), *cells, *_costs(row))
+        for trouble in row.trouble:
+            made.add_row(Text(f"  {trouble}", style="red"))
+    return made
+
+
+def markdown(tables: Sequence[Table]) -> str:
+    """Tables that GitHub renders."""
+    return "\n".join(_markdown(table) for table in tables)
+
+
+def csv(runs: Sequence[Run]) -> str:
+    """One row for each run, protocol and length."""
+    text = io.StringIO()
+    writer = csv_module.writer(text, lineterminator="\n")
+    writer.writerow(
+        ["experiment", "encoding", "seed", "protocol", "length", "perplexity", "bits_per_byte", "nll", "tokens", "bytes", "documents", "targets", "tokens_per_second", "peak_memory", "reason", "commit"]
+    )
+    for run in runs:
+        place = (run.experiment, run.name, run.seed)
+        commit = run.provenance.get("commit")
+        if run.trouble:
+            writer.writerow([*place, *[None] * 11, run.trouble, commit])
+        for r in run.results:
+            writer.writerow(
+                [*place, r.protocol, r.length, r.perplexity, r.bits_per_byte, r.nll, r.tokens]
+                + [r.bytes, r.documents, r.targets, r.tokens_per_second, r.peak_memory]
+                + [r.reason, commit]
+            )
+    return text.getvalue()
+
+
+def _markdown(table: Table) -> str:
+    headers = ["encoding", *_headers(table)]
+    lines = [f"### {_escape(table.title)}", "", _line(headers)]
+    lines.append("|---" + "|---:" * (len(headers) - 1) + "|")
+    reasons: dict[str, None] = {}
+    for row in table.rows:
+        cells = [row.cells[length] for length in table.lengths]
+        shown = [f"**{_plain(c)}**" if c.best else _plain(c) for c in cells]
+        lines.append(_line([_escape(row.name), *shown, *_costs(row)]))
+        reasons |= {f"{row.name}: {trouble}": None for trouble in row.trouble}
+        reasons |= {f"{row.name}, n/a: {cell.reason}": None for cell in cells if cell.reason}
+    notes = [f"- {_escape(reason)}" for reason in reasons]
+    return "\n".join([*lines, "", f"{LEGEND}. {_escape(table.caption)}.", "", *notes, ""])
+
+
+def _headers(table: Table) -> list[str]:
+    lengths = [f"{n:,} ({n / table.train_length:g}×)" for n in table.lengths]
+    return [*lengths, "pos. params", "train tok/s", "peak MiB"]
+
+
+def _costs(row: Row) -> list[str]:
+    memory = None if row.peak_memory is None else row.peak_memory / 2**20
+    return [
+        "" if row.positional_parameters is None else f"{row.positional_parameters:,}",
+        "" if row.tokens_per_second is None else f"{row.tokens_per_second:,.0f}",
+        "" if memory is None else f"{memory:,.0f}",
+    ]
+
+
+def _plain(cell: Cell) -> str:
+    if cell.perplexity is None:
+        return "n/a"
+    spread = "" if cell.spread is None else f" ±{cell.spread:.2f}"
+    ratio = "" if cell.ratio is None else f" ×{cell.ratio:.2f}"
+    return f"{cell.perplexity:.2f}{spread}{ratio}"
+
+
+def _styled(cell: Cell) -> Text:
+    if cell.perplexity is None:
+        return Text("n/a", style="dim")
+    ratio = cell.ratio or 1.0
+    colour = "green" if ratio <= KEPT else "yellow" if ratio <= WORSE else "red"
+    return Text(_plain(cell), style=f"bold {colour}" if cell.best else colour)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _escape(text: str) -> str:
+    """Text from a run, harmless in a Markdown table."""
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")

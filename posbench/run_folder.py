@@ -1,0 +1,141 @@
+"""A run's place is its content: <root>/<experiment>/<name>/seed<seed>.
+
+config.yaml, provenance.json   written first
+status.json                    running, done, failed or interrupted, with the reason
+metrics.jsonl, checkpoints/    training
+results.jsonl, losses/         evaluation: typed rows, and the loss of every scored token
+summary.json                   what the run cost, written last
+error.txt                      the traceback of a failure
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from posbench.config import Config
+from posbench.errors import UserError
+from posbench.files import write_json, write_text
+
+# What does not change the numbers a run is for.
+FREE = ("run", "tracking", "runtime.threads", "eval.batch_tokens", "train.checkpoint_every")
+
+
+class RunFolder:
+    """One run's files, for reading and writing."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def of(cls, config: Config) -> RunFolder:
+        run = config.run
+        return cls(Path(run.root) / run.experiment / run.name / f"seed{config.seed}")
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """{"state": ..., "reason": ...}; empty before the first start."""
+        return self._json("status.json")
+
+    @property
+    def finished(self) -> bool:
+        return self.status.get("state") == "done"
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        return self._json("summary.json")
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        return self._json("provenance.json")
+
+    def config(self) -> dict[str, Any]:
+        """The saved configuration as plain data. Raises UserError where there is none."""
+        path = self.path / "config.yaml"
+        if not path.is_file():
+            raise UserError(f"{self.path}: not a run folder (it has no config.yaml)")
+        loaded = OmegaConf.to_container(OmegaConf.load(path))
+        if not isinstance(loaded, dict):
+            raise UserError(f"{path}: not a run's configuration")
+        return {str(key): value for key, value in loaded.items()}
+
+    def open(self, config: Config, provenance: Mapping[str, object]) -> None:
+        """Create the folder, or enter it again to go on.
+
+        Raises UserError if it holds a run of another configuration or cannot be written.
+        """
+        wanted = dataclasses.asdict(config)
+        try:
+            if config.run.overwrite and self.path.exists():
+                shutil.rmtree(self.path)
+            self.path.mkdir(parents=True, exist_ok=True)
+            if (self.path / "config.yaml").exists():
+                self._require_same(wanted)
+            else:
+                write_json(self.path / "provenance.json", dict(provenance))
+                write_text(self.path / "config.yaml", OmegaConf.to_yaml(wanted))
+        except OSError as error:
+            raise UserError(
+                f"{self.path}: cannot be written ({error.strerror}); choose another run.root"
+            ) from error
+
+    def _require_same(self, wanted: dict[str, Any]) -> None:
+        here, there = flatten(wanted), flatten(self.config())
+        keys = [key for key in here | there if not _free(key) and here.get(key) != there.get(key)]
+        if keys:
+            listed = ", ".join(f"{k} ({there.get(k)} there, {here.get(k)} asked)" for k in keys)
+            raise UserError(
+                f"{self.path} holds a run of another configuration: {listed}; "
+                "give this one another run.name, or replace that one with run.overwrite=true"
+            )
+
+    def say(self, state: str, reason: str | None = None) -> None:
+        write_json(self.path / "status.json", {"state": state, "reason": reason})
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Status running, then done, interrupted or failed; a traceback goes to error.txt."""
+        self.say("running")
+        (self.path / "error.txt").unlink(missing_ok=True)
+        try:
+            yield
+        except KeyboardInterrupt as stop:
+            self.say("interrupted", str(stop) or "interrupted")
+            raise
+        except Exception as error:
+            write_text(self.path / "error.txt", traceback.format_exc())
+            self.say("failed", str(error).splitlines()[0] if str(error) else type(error).__name__)
+            raise
+        self.say("done")
+
+    def _json(self, name: str) -> dict[str, Any]:
+        try:
+            loaded = json.loads((self.path / name).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except ValueError as error:
+            raise UserError(f"{self.path / name}: not valid JSON ({error})") from error
+        return dict(loaded)
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings -> dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _free(key: str) -> bool:
+    return any(key == free or key.startswith(f"{free}.") for free in FREE)

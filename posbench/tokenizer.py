@@ -1,0 +1,212 @@
+"""Text to token ids and back, without loss: bytes, and byte-level BPE.
+
+The last id of every vocabulary is BOS. No text encodes to it: it is no entry of the BPE model,
+so "<|bos|>" in a document is seven characters like any others. V is the size of the vocabulary.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import tokenizers
+from numpy.typing import NDArray
+from tokenizers import models, pre_tokenizers, trainers
+
+from posbench.errors import UserError
+
+BYTES = 256
+LONG = 1_000_000  # characters; a longer text is encoded in pieces, to bound memory
+
+
+class Tokenizer(ABC):
+    """What a corpus needs of a tokenizer; `pieces` is the definition, the rest follows."""
+
+    vocabulary: int
+
+    @abstractmethod
+    def pieces(self) -> list[bytes]:
+        """The UTF-8 bytes each token stands for [V]; none for BOS."""
+
+    @abstractmethod
+    def encode(self, text: str) -> list[int]:
+        """The token ids of a text; no BOS is added."""
+
+    @abstractmethod
+    def definition(self) -> dict[str, Any]:
+        """All that fixes the ids, as JSON: of the recipe alone while it is not trained."""
+
+    @classmethod
+    @abstractmethod
+    def restore(cls, definition: dict[str, Any]) -> Self:
+        """The tokenizer of a definition; ValueError or KeyError if it is of another kind."""
+
+    @property
+    def trained(self) -> bool:
+        return True
+
+    def train(self, texts: Iterable[str]) -> Tokenizer:
+        """A tokenizer fitted to the texts; self where there is nothing to fit."""
+        return self
+
+    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+        """`encode` of each text."""
+        return [self.encode(text) for text in texts]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of token ids; BOS is silent, a split character shows as U+FFFD."""
+        return b"".join(self._pieces[i] for i in ids).decode("utf-8", errors="replace")
+
+    def byte_lengths(self) -> NDArray[np.int64]:
+        """Bytes of UTF-8 text each token stands for [V]; 0 for BOS."""
+        return np.array([len(piece) for piece in self._pieces], dtype=np.int64)
+
+    @property
+    def bos(self) -> int:
+        return self.vocabulary - 1
+
+    @property
+    def hash(self) -> str:
+        """sha256 of the whole definition."""
+        text = json.dumps(self.definition(), sort_keys=True, ensure_ascii=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def save(self, path: Path) -> None:
+        """Write the definition as JSON."""
+        path.write_text(json.dumps(self.definition()), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read what `save` wrote; ValueError or KeyError if it is not that."""
+        return cls.restore(json.loads(path.read_text(encoding="utf-8")))
+
+    @cached_property
+    def _pieces(self) -> list[bytes]:
+        return self.pieces()
+
+
+class Bytes(Tokenizer):
+    """One token a byte: 256, and BOS."""
+
+    vocabulary = BYTES + 1
+
+    def pieces(self) -> list[bytes]:
+        return [bytes([i]) for i in range(BYTES)] + [b""]
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode("utf-8"))
+
+    def definition(self) -> dict[str, Any]:
+        return {"kind": "bytes"}
+
+    @classmethod
+    def restore(cls, definition: dict[str, Any]) -> Self:
+        if definition["kind"] != "bytes":
+            raise ValueError(f"not a byte tokenizer: kind {definition['kind']}")
+        return cls()
+
+
+class BPE(Tokenizer):
+    """Byte-level byte-pair encoding, BOS included in `vocabulary`.
+
+    Raises UserError below 257. A text too small for so many merges gives fewer tokens;
+    `vocabulary` of the trained one is what there is.
+    """
+
+    def __init__(self, vocabulary: int) -> None:
+        if vocabulary <= BYTES:
+            raise UserError(f"tokenizer.vocabulary={vocabulary}: at least 257, 256 bytes and BOS")
+        self.vocabulary = vocabulary
+        self._tokens: list[str] = []  # in the order of their ids, each byte as one character
+        self._merges: list[tuple[str, str]] = []
+
+    @property
+    def trained(self) -> bool:
+        return bool(self._tokens)
+
+    def train(self, texts: Iterable[str]) -> BPE:
+        """A new BPE with the most frequent merges of these texts; the same for the same texts."""
+        model = tokenizers.Tokenizer(models.BPE())
+        model.pre_tokenizer = _splitter()
+        trainer = trainers.BpeTrainer(
+            vocab_size=self.vocabulary - 1,
+            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+            show_progress=False,
+        )
+        model.train_from_iterator(texts, trainer)
+        vocabulary = model.get_vocab(with_added_tokens=False)
+        merges = json.loads(model.to_str())["model"]["merges"]
+        tokens = sorted(vocabulary, key=vocabulary.__getitem__)
+        return self.restore({"kind": "bpe", "tokens": tokens, "merges": merges})
+
+    def definition(self) -> dict[str, Any]:
+        if not self.trained:
+            library = version("tokenizers")
+            return {"kind": "bpe", "vocabulary": self.vocabulary, "tokenizers": library}
+        return {"kind": "bpe", "tokens": self._tokens, "merges": self._merges}
+
+    @classmethod
+    def restore(cls, definition: dict[str, Any]) -> Self:
+        if definition["kind"] != "bpe":
+            raise ValueError(f"not a BPE tokenizer: kind {definition['kind']}")
+        bpe = cls(len(definition["tokens"]) + 1)
+        bpe._tokens = list(definition["tokens"])
+        bpe._merges = [(left, right) for left, right in definition["merges"]]
+        return bpe
+
+    def pieces(self) -> list[bytes]:
+        byte_of = _byte_of_character()
+        return [bytes(byte_of[c] for c in token) for token in self._tokens] + [b""]
+
+    def encode(self, text: str) -> list[int]:
+        return [i for piece in _cut(text) for i in self._model.encode_batch_fast([piece])[0].ids]
+
+    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+        """`encode` of each text, on all cores but for texts longer than LONG."""
+        short = iter(self._model.encode_batch_fast([t for t in texts if len(t) <= LONG]))
+        return [next(short).ids if len(t) <= LONG else self.encode(t) for t in texts]
+
+    @cached_property
+    def _model(self) -> tokenizers.Tokenizer:
+        assert self.trained, "train the tokenizer first"
+        vocabulary = {token: i for i, token in enumerate(self._tokens)}
+        model = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=self._merges))
+        model.pre_tokenizer = _splitter()
+        return model
+
+
+def _splitter() -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+
+
+def _byte_of_character() -> dict[str, int]:
+    """Byte-level BPE writes a byte as a character: itself if printable, else 256, 257, ..."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(BYTES) if byte not in printable]
+    return {chr(b): b for b in printable} | {chr(BYTES + i): b for i, b in enumerate(hidden)}
+
+
+def _cut(text: str) -> Iterator[str]:
+    """Pieces of about LONG characters, cut where it cannot change the tokens.
+
+    Before a line break with a non-blank after it: the splitter makes that a word of its own.
+    """
+    start = 0
+    while len(text) - start > LONG:
+        break_ = _LINE_BREAK.search(text, start + LONG)
+        if break_ is None:
+            break
+        yield text[start : break_.start()]
+        start = break_.start()
+    yield text[start:]
+
+
+_LINE_BREAK = re.compile(r"\n(?=\S)")

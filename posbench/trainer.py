@@ -1,0 +1,228 @@
+"""The training loop: schedule, optimizer groups, segment memory, checkpoints, clean stops.
+
+Shapes: B batch, T tokens, M memory.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from posbench import checkpoint
+from posbench.config import Config, OptimConfig, PositionalGroup
+from posbench.errors import UserError
+from posbench.files import append_row, read_rows, write_text
+from posbench.model import Transformer
+from posbench.segments import Batch
+
+
+class Stream(Protocol):
+    """Batches as a pure function of their number: the position is the whole resume state."""
+
+    def batch(self, step: int) -> Batch: ...
+
+
+class Watcher(Protocol):
+    """What looks on while a run trains."""
+
+    def __call__(self, row: dict[str, float]) -> None: ...
+
+
+class Stopped(KeyboardInterrupt):
+    """Training was asked to stop, and has saved."""
+
+
+class Trainer:
+    """Everything that changes from step to step."""
+
+    def __init__(
+        self, model: Transformer, stream: Stream, config: Config, device: torch.device
+    ) -> None:
+        self.model, self.stream, self.config, self.device = model, stream, config, device
+        self.autocast: torch.dtype | None = None
+        self.optimizer = optimizer(model, config.optim, _positional(config))
+        self.forward: nn.Module = torch.compile(model) if config.train.compile else model
+        self.memory: list[Tensor] = []  # one [B, M, D] a layer
+        self.hidden: Tensor | None = None  # [B, M]: memory of another document
+        self.step = 0
+
+    def optimize(self) -> tuple[float, float]:
+        """One optimizer step; the mean loss in nats and the gradient norm before clipping."""
+        rate = schedule(self.step, self.config.train.steps, self.config.optim)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate * group["lr_multiplier"]
+        accumulate = self.config.train.accumulate
+        total = torch.zeros((), device=self.device)
+        for part in range(accumulate):
+            loss = self._loss(self.stream.batch(self.step * accumulate + part)) / accumulate
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += loss.detach()
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.config.optim.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.step += 1
+        return total.item(), norm.item()
+
+    def _loss(self, batch: Batch) -> Tensor:
+        inputs = torch.as_tensor(batch.inputs).to(self.device)
+        targets = torch.as_tensor(batch.targets).to(self.device)
+        memory, hidden = self._recall(torch.as_tensor(batch.fresh).to(self.device))
+        enabled = self.autocast is not None
+        with torch.autocast(self.device.type, dtype=self.autocast, enabled=enabled):
+            states, self.memory = self.forward(inputs, memory, hidden)
+            logits = self.model.logits(states)
+        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+    def _recall(self, fresh: Tensor) -> tuple[list[Tensor] | None, Tensor | None]:
+        """The memory this batch may see, and what of it is hidden: a fresh row sees none."""
+        keep, length = self.model.encoding.memory_length, self.config.train.length
+        if keep == 0:
+            return None, None
+        hidden = self.hidden
+        memory: list[Tensor] | None = self.memory or None
+        if memory is not None and hidden is not None:
+            hidden = hidden | fresh[:, None]
+            if bool(hidden.all()):
+                memory = hidden = None
+        now = torch.zeros(len(fresh), length, dtype=torch.bool, device=self.device)
+        self.hidden = (now if hidden is None else torch.cat((hidden, now), 1))[:, -keep:]
+        return memory, hidden if hidden is not None and bool(hidden.any()) else None
+
+    def save(self, folder: Path) -> Path:
+        extra = {"random": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            extra["random_cuda"] = torch.cuda.get_rng_state(self.device)
+        if self.hidden is not None:
+            extra["hidden"] = self.hidden
+        extra |= {f"memory.{number:03d}": past for number, past in enumerate(self.memory)}
+        return checkpoint.save(folder, self.step, self.model, self.optimizer, extra)
+
+    def restore(self, folder: Path) -> None:
+        checkpoint.load_model(folder, self.model)
+        self.step, extra = checkpoint.load_training(folder, self.model, self.optimizer)
+        torch.set_rng_state(extra["random"])
+        if "random_cuda" in extra:
+            torch.cuda.set_rng_state(extra["random_cuda"], self.device)
+        self.hidden = extra["hidden"].to(self.device) if "hidden" in extra else None
+        memory = sorted(name for name in extra if name.startswith("memory."))
+        self.memory = [extra[name].to(self.device) for name in memory]
+
+
+def _positional(config: Config) -> PositionalGroup:
+    return PositionalGroup(**config.encoding.get("optim", {}))
+
+
+def optimizer(
+    model: Transformer, config: OptimConfig, positional: PositionalGroup
+) -> torch.optim.AdamW:
+    """AdamW over three groups: matrices, norms and token embeddings, and everything positional."""
+    decayed, plain, encoding = [], [], []
+    for name, parameter in model.named_parameters():
+        if name.startswith("encoding."):
+            encoding.append(parameter)
+        elif parameter.dim() < 2 or name.startswith("tokens."):
+            plain.append(parameter)
+        else:
+            decayed.append(parameter)
+    groups = [
+        {"params": decayed, "weight_decay": config.weight_decay, "lr_multiplier": 1.0},
+        {"params": plain, "weight_decay": 0.0, "lr_multiplier": 1.0},
+        {
+            "params": encoding,
+            "weight_decay": positional.weight_decay,
+            "lr_multiplier": positional.lr_multiplier,
+        },
+    ]
+    groups = [group for group in groups if group["params"]]
+    return torch.optim.AdamW(groups, lr=config.lr, betas=tuple(config.betas), fused=True)
+
+
+def schedule(step: int, steps: int, config: OptimConfig) -> float:
+    """The learning rate of step 0 .. steps - 1: linear warm-up, then cosine to lr * final_lr."""
+    if step < config.warmup:
+        return config.lr * (step + 1) / config.warmup
+    progress = (step - config.warmup) / max(1, steps - 1 - config.warmup)
+    cosine = (1 + math.cos(math.pi * progress)) / 2
+    return config.lr * (config.final_lr + (1 - config.final_lr) * cosine)
+
+
+def fit(trainer: Trainer, folder: Path, watch: Watcher) -> None:
+    """Train to the last step, from the newest checkpoint if there is one.
+
+    metrics.jsonl gets a row every tracking.every steps; watch sees one every step. Raises Stopped
+    after Ctrl-C or SIGTERM, once saved, and UserError when the loss is not finite.
+    """
+    config = trainer.config
+    metrics = folder / "metrics.jsonl"
+    if (newest := checkpoint.latest(folder)) is not None:
+        trainer.restore(newest)
+    _forget_after(metrics, trainer.step)
+    trainer.model.train()
+    tokens = config.train.batch * config.train.length * config.train.accumulate
+    with stop_requests() as stop:
+        while trainer.step < config.train.steps:
+            started = time.perf_counter()
+            loss, norm = trainer.optimize()
+            _require_finite(loss, trainer.step, folder)
+            rate = tokens / (time.perf_counter() - started)
+            row = {"step": trainer.step, "loss": loss, "tokens_per_second": rate}
+            watch(row)
+            last = trainer.step == config.train.steps
+            if trainer.step % config.tracking.every == 0 or last:
+                lr = trainer.optimizer.param_groups[0]["lr"]
+                append_row(metrics, row | {"grad_norm": norm, "lr": lr})
+            if trainer.step % config.train.checkpoint_every == 0 or last or stop.is_set():
+                trainer.save(folder)
+            if stop.is_set() and not last:
+                raise Stopped(f"stopped at step {trainer.step} of {config.train.steps}")
+
+
+def _require_finite(loss: float, step: int, folder: Path) -> None:
+    if math.isfinite(loss):
+        return
+    good = checkpoint.latest(folder)
+    raise UserError(
+        f"the loss is {loss} at step {step}; last good checkpoint: {good or 'none yet'}. "
+        "Try a lower optim.lr, a longer optim.warmup or runtime.dtype=float32"
+    )
+
+
+def _forget_after(metrics: Path, step: int) -> None:
+    """Drop the rows that a resumed run is about to write again."""
+    rows = read_rows(metrics)
+    if any(row["step"] > step for row in rows):
+        kept = (json.dumps(row) + "\n" for row in rows if row["step"] <= step)
+        write_text(metrics, "".join(kept))
+
+
+@contextmanager
+def stop_requests() -> Iterator[threading.Event]:
+    """Set on the first Ctrl-C or SIGTERM; a second Ctrl-C interrupts at once."""
+    requested = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield requested
+        return
+
+    def request(number: int, frame: FrameType | None) -> None:
+        if requested.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        requested.set()
+
+    previous = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield requested
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
