@@ -19,7 +19,11 @@ from posbench.explain import nearest
 
 def shape(config: Config) -> Shape:
     """Raises UserError where heads do not divide the width, or a size is not positive."""
-    sizes = {"width": config.model.width, "heads": config.model.heads, "layers": config.model.layers}
+    sizes = {
+        "width": config.model.width,
+        "heads": config.model.heads,
+        "layers": config.model.layers,
+    }
     sizes["feed_forward"] = config.model.feed_forward
     for name, size in sizes.items():
         if size < 1:
@@ -51,10 +55,8 @@ def encoding(settings: dict[str, Any], model: Shape) -> Encoding:
     known = list(inspect.signature(made).parameters)[1:]
     for key in arguments:
         if key not in known:
-            choices = f" ({', '.join(known)})" if known else ""
-            raise UserError(
-                f"encoding.{key}: {made.__name__} has no such parameter{nearest(key, known)}{choices}"
-            )
+            hint = nearest(key, known) + (f" ({', '.join(known)})" if known else "")
+            raise UserError(f"encoding.{key}: {made.__name__} has no such parameter{hint}")
     try:
         return made(model, **arguments)
     except (ValueError, TypeError) as error:

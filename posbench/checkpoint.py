@@ -31,7 +31,7 @@ def save(
 ) -> Path:
     """Write a checkpoint after `step` optimizer steps; older ones beyond KEEP are removed."""
     folder = run / "checkpoints" / f"step-{step:06d}"
-    names = {parameter: name for name, parameter in model.named_parameters()}
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     training = {f"extra.{key}": value.contiguous() for key, value in extra.items()}
     for parameter, state in optimizer.state.items():
         for key, value in state.items():

@@ -94,7 +94,8 @@ class Nonoverlapping:
         self.tokens, self.longest = config.tokens, max(config.lengths)
         if self.tokens <= self.longest:
             raise UserError(
-                f"eval.tokens={self.tokens} must exceed the longest of eval.lengths, {self.longest}"
+                f"eval.tokens={self.tokens} must exceed the longest of eval.lengths, "
+                f"{self.longest}"
             )
 
     def windows(self, documents: Documents, length: int) -> list[Window]:

@@ -18,7 +18,9 @@ def complain(line: str) -> None:
     """One red line on stderr."""
     from rich.console import Console
 
-    Console(stderr=True, soft_wrap=True).print("error:", line, style="red", markup=False, highlight=False)
+    Console(stderr=True, soft_wrap=True).print(
+        "error:", line, style="red", markup=False, highlight=False
+    )
 
 
 def is_users(error: BaseException) -> bool:
@@ -45,7 +47,7 @@ def one_line(error: BaseException) -> str:
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
-    """"; did you mean X?" for the closest choice, or nothing."""
+    """ "; did you mean X?" for the closest choice, or nothing."""
     close = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.5)
     return f"; did you mean {close[0]}?" if close else ""
 
@@ -55,13 +57,19 @@ def _missing_choice(error: MissingConfigException) -> str:
     options = sorted(str(option) for option in error.options or [])
     if not group or not options:
         return " ".join(str(error).split())
-    return f"{group}={name}: there is no such {group}{nearest(name, options)} ({', '.join(options)})"
+    return (
+        f"{group}={name}: there is no such {group}{nearest(name, options)} ({', '.join(options)})"
+    )
 
 
 def _missing_key(key: str, cause: BaseException | None) -> str:
     if cause is not None and "not in struct" not in str(cause):
         return f"{key}: {' '.join(str(cause).split())}"
-    return f"{key}: there is no such key{nearest(key, {*known_keys(Config), *known_keys(EvalCommand), *known_keys(ReportCommand)})}"
+    return f"{key}: there is no such key{nearest(key, _keys())}"
+
+
+def _keys() -> set[str]:
+    return {key for schema in (Config, EvalCommand, ReportCommand) for key in known_keys(schema)}
 
 
 def _config_value(error: OmegaConfBaseException) -> str:

@@ -117,7 +117,11 @@ class Transformer(nn.Module):
         keep = self.encoding.memory_length
         if keep == 0:
             return []
-        whole = inputs if memory is None else [torch.cat(p, 1) for p in zip(memory, inputs)]
+        whole = (
+            inputs
+            if memory is None
+            else [torch.cat(p, 1) for p in zip(memory, inputs, strict=True)]
+        )
         return [x[:, -keep:].detach() for x in whole]
 
 

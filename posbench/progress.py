@@ -60,7 +60,9 @@ class Display:
         """A training step: its number, loss in nats and tokens per second."""
         step, loss, speed = int(row["step"]), row["loss"], row["tokens_per_second"]
         self.progress.update(self.task, completed=step, loss=loss, speed=speed)
-        if not self.live and (time.monotonic() - self.spoken > PLAIN_SECONDS or step == self.steps):
+        if not self.live and (
+            time.monotonic() - self.spoken > PLAIN_SECONDS or step == self.steps
+        ):
             self.spoken = time.monotonic()
             figures = f"step {step}/{self.steps}  loss {loss:.3f}  {speed:,.0f} tok/s"
             self.console.print(f"{self.place}{self.name}  {figures}", highlight=False)

@@ -86,6 +86,7 @@ def _run(
         name=f"{config.run.name}-seed{config.seed}",
         group=config.run.experiment,
         settings=dataclasses.asdict(config),
+        resume_id=tracking.saved_id(folder.path),
     )
     code = 1
     try:
@@ -106,7 +107,8 @@ def _run(
         shown.say("evaluating")
         evaluate_into(folder.path, model, corpus, config.eval, device, found)
         summary = summarise(config, folder.path, corpus, model, peak)
-        write_json(folder.path / "summary.json", summary | {"seconds": time.perf_counter() - started})
+        summary["seconds"] = time.perf_counter() - started
+        write_json(folder.path / "summary.json", summary)
         tracker.summary(_row(folder.path))
         code = 0
     finally:

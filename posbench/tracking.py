@@ -18,28 +18,24 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from posbench.config import TrackingConfig
 from posbench.errors import UserError
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # at run time inside the functions: the import takes a second
     from wandb import Settings
     from wandb.sdk.wandb_run import Run
 
+Values = Mapping[str, float | int | str | None]
 MODES = ("auto", "online", "offline", "disabled")
 ID_FILE = "wandb_id.txt"
 
-# Seconds. Once for a run where the network is dead, then the run is offline.
-INIT_TIMEOUT = 8.0
-# Seconds. What is not uploaded by then lies in <run folder>/wandb for `wandb sync`.
-FINISH_TIMEOUT = 30.0
-
 # A curve and a config are all that is mirrored: no console, code, git, host or hardware.
 SETTINGS: dict[str, Any] = {
-    "init_timeout": INIT_TIMEOUT,
-    "finish_timeout": FINISH_TIMEOUT,
+    "init_timeout": 8.0,  # seconds, spent once a run where the network is dead
+    "finish_timeout": 30.0,  # seconds; what is not uploaded by then is left to `wandb sync`
+    "finish_timeout_raises": True,
     "console": "off",
+    "host": "",
     "silent": True,
-    "disable_code": True,
     "disable_git": True,
-    "disable_job_creation": True,
-    "label_disable": True,
+    "save_code": False,
     "symlink": False,
     "x_disable_machine_info": True,
     "x_disable_meta": True,
@@ -47,29 +43,22 @@ SETTINGS: dict[str, Any] = {
     "x_save_requirements": False,
 }
 
-Row = Mapping[str, float | int]
-Values = Mapping[str, float | int | str | None]
-
 log = logging.getLogger("posbench")
 
 
 class Tracker(Protocol):
     """Where a run's rows go besides its own files."""
 
-    def log(self, row: Row, step: int) -> None: ...  # what was measured at an optimizer step
-
+    def log(self, row: Values, step: int) -> None: ...  # what was measured at an optimizer step
     def summary(self, values: Values) -> None: ...  # what the run came to
-
     def finish(self, exit_code: int) -> None: ...  # 0: finished, else failed; in a finally
 
 
 class Nothing:
     """Tracking disabled, or impossible."""
 
-    def log(self, row: Row, step: int) -> None: ...
-
+    def log(self, row: Values, step: int) -> None: ...
     def summary(self, values: Values) -> None: ...
-
     def finish(self, exit_code: int) -> None: ...
 
 
@@ -80,7 +69,7 @@ class WandB:
         self._run = run
         self._failed = False
 
-    def log(self, row: Row, step: int) -> None:
+    def log(self, row: Values, step: int) -> None:
         if not self._failed:
             self._attempt(lambda: self._run.log(dict(row), step=step))
 
@@ -90,13 +79,15 @@ class WandB:
 
     def finish(self, exit_code: int) -> None:
         self._attempt(lambda: self._run.finish(exit_code=exit_code))
+        if self._failed:
+            _reset()
 
     def _attempt(self, call: Callable[[], object]) -> None:
         try:
             call()
         except Exception as error:
             if not self._failed:
-                log.warning("W&B stopped, training goes on: %s", _line(error))
+                log.warning("W&B stopped, the run goes on: %s", _line(error))
             self._failed = True
 
 
@@ -116,17 +107,15 @@ def start(
     """
     if config.wandb not in MODES:
         raise UserError(f"tracking.wandb={config.wandb}: choose one of {', '.join(MODES)}")
-    run = {
-        "project": config.project,
-        "dir": str(folder),
-        "name": name,
-        "group": group,
-        "config": settings,
-        "id": resume_id or secrets.token_hex(8),
-    }
+    run = {"project": config.project, "name": name, "group": group, "config": settings}
+    run |= {"id": resume_id or secrets.token_hex(8), "dir": str(folder.absolute())}
     try:
-        with _interpreter_hooks_kept():
-            return _connected(_chosen(config.wandb), folder, run)
+        with _interpreter_kept():
+            mode = _chosen(config.wandb)
+            if mode == "disabled":
+                return Nothing()
+            (folder / ID_FILE).write_text(f"{run['id']}\n")
+            return WandB(_open("offline", run) if mode == "offline" else _online(mode, run))
     except Exception as error:
         log.warning("W&B is off for this run: %s", _line(error))
         return Nothing()
@@ -146,13 +135,6 @@ def _chosen(mode: str) -> str:
     return {"disabled": "disabled", "offline": "offline", "dryrun": "offline"}.get(said, "auto")
 
 
-def _connected(mode: str, folder: Path, run: dict[str, Any]) -> Tracker:
-    if mode == "disabled":
-        return Nothing()
-    (folder / ID_FILE).write_text(f"{run['id']}\n")
-    return WandB(_open("offline", run) if mode == "offline" else _online(mode, run))
-
-
 def _online(mode: str, run: dict[str, Any]) -> Run:
     """An online run, or an offline one where there is no key or no network."""
     try:
@@ -161,7 +143,6 @@ def _online(mode: str, run: dict[str, Any]) -> Run:
         problem = "" if mode == "auto" else "no API key; `wandb login` saves one"
     except Exception as error:
         problem = _line(error)
-        _abandon()
     offline = _open("offline", run)
     if problem:
         log.warning("W&B is offline for this run: %s", problem)
@@ -169,23 +150,15 @@ def _online(mode: str, run: dict[str, Any]) -> Run:
 
 
 def _open(mode: Literal["online", "offline"], run: dict[str, Any]) -> Run:
-    import wandb  # here and below, not above: it takes a second
-
-    _global_settings()
-    return wandb.init(
-        **run,
-        mode=mode,
-        resume="allow",
-        reinit="create_new",  # never the unfinished run of an earlier job
-        save_code=False,
-        settings=wandb.Settings(**SETTINGS),
-    )
-
-
-def _global_settings() -> Settings:
     import wandb
 
-    return wandb.setup(wandb.Settings(silent=True)).settings
+    _global_settings()
+    settings = wandb.Settings(**SETTINGS)
+    try:
+        return wandb.init(**run, mode=mode, resume="allow", reinit="create_new", settings=settings)
+    except Exception:
+        _reset()
+        raise
 
 
 def _has_key() -> bool:
@@ -196,17 +169,25 @@ def _has_key() -> bool:
     return bool(wbauth.authenticate_session(host=host, source="posbench", prompt=False))
 
 
-def _abandon() -> None:
-    """Let go of a run that did not open; until then W&B holds its id to be in use."""
+def _global_settings() -> Settings:
     import wandb
 
-    with contextlib.suppress(SystemExit):
+    return wandb.setup(wandb.Settings(silent=True)).settings
+
+
+def _reset() -> None:
+    """Drop W&B's process and what it holds: the id of a run that failed, or its own death."""
+    import wandb
+
+    with contextlib.suppress(Exception, SystemExit):
         wandb.teardown()
 
 
 @contextlib.contextmanager
-def _interpreter_hooks_kept() -> Iterator[None]:
-    """W&B patches these at every start and puts them back never: k runs, k tracebacks."""
+def _interpreter_kept() -> Iterator[None]:
+    """W&B hooks sys.exit and sys.excepthook at every start for good: k runs, k tracebacks."""
+    # Its reports of its own errors hold the process for 20 seconds where the network is dead.
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     kept = sys.exit, sys.excepthook
     try:
         yield

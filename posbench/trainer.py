@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -53,7 +53,7 @@ class Trainer:
         self.model, self.stream, self.config, self.device = model, stream, config, device
         self.autocast: torch.dtype | None = None
         self.optimizer = optimizer(model, config.optim, _positional(config))
-        self.forward: nn.Module = torch.compile(model) if config.train.compile else model
+        self.forward = cast(Transformer, torch.compile(model)) if config.train.compile else model
         self.memory: list[Tensor] = []  # one [B, M, D] a layer
         self.hidden: Tensor | None = None  # [B, M]: memory of another document
         self.step = 0
@@ -67,7 +67,7 @@ class Trainer:
         total = torch.zeros((), device=self.device)
         for part in range(accumulate):
             loss = self._loss(self.stream.batch(self.step * accumulate + part)) / accumulate
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             total += loss.detach()
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.config.optim.clip)
         self.optimizer.step()
@@ -146,7 +146,9 @@ def optimizer(
         },
     ]
     groups = [group for group in groups if group["params"]]
-    return torch.optim.AdamW(groups, lr=config.lr, betas=tuple(config.betas), fused=True)
+    return torch.optim.AdamW(
+        groups, lr=config.lr, betas=(config.betas[0], config.betas[1]), fused=True
+    )
 
 
 def schedule(step: int, steps: int, config: OptimConfig) -> float:
@@ -220,7 +222,9 @@ def stop_requests() -> Iterator[threading.Event]:
             raise KeyboardInterrupt
         requested.set()
 
-    previous = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {
+        number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield requested
     finally:

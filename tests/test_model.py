@@ -108,6 +108,19 @@ def test_encodings_start_finite_and_as_documented(name: str) -> None:
 
 
 @each_encoding
+def test_encodings_do_not_start_as_copies_of_other_weights(name: str) -> None:
+    """Two generators under one seed draw the same numbers: P[p] would be E[token p]."""
+    own, positional = _split(model_of(NINE[name], shape=Shape(32, heads=4, layers=2)))
+    for key, value in positional.items():
+        for other_key, other in own.items():
+            size = min(value.numel(), other.numel())
+            pair = torch.stack([value.flatten()[:size], other.flatten()[:size]])
+            if "norm" not in other_key:
+                chance = min(0.9, 6 / size**0.5)
+                assert abs(torch.corrcoef(pair)[0, 1]) < chance, (key, other_key)
+
+
+@each_encoding
 def test_tokens_enter_scaled_by_root_width(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, tokens, seen = model_of(NINE[name]), tokens_of(5), list[Tensor]()
     embed = model.encoding.embed

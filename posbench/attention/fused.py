@@ -25,7 +25,13 @@ BLOCK = 1024  # queries at a time; the largest piece of memory is [B, H, BLOCK, 
 
 
 def fused_attention(
-    q: Tensor, k: Tensor, v: Tensor, encoding: Encoding, layer: int, span: Span, dropout: float = 0.0
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    encoding: Encoding,
+    layer: int,
+    span: Span,
+    dropout: float = 0.0,
 ) -> Tensor:
     """q [B, H, T, d], k and v [B, H, S, d], un-rotated -> [B, H, T, d]."""
     if encoding.fills("scores"):
@@ -49,7 +55,14 @@ def fused_attention(
             mask = tables.mask(q[:, :, rows], k[:, :, seen], block)
             attend = _weighted if tables.values is not None else _plain
             blocks.append(
-                attend(rotated_q[:, :, rows], rotated_k[:, :, seen], v[:, :, seen], mask, tables, dropout)
+                attend(
+                    rotated_q[:, :, rows],
+                    rotated_k[:, :, seen],
+                    v[:, :, seen],
+                    mask,
+                    tables,
+                    dropout,
+                )
             )
     return torch.cat(blocks, dim=2) if len(blocks) > 1 else blocks[0]
 
@@ -74,7 +87,7 @@ class _Tables:
         )
 
     def mask(self, q: Tensor, k: Tensor, block: Span) -> Tensor:
-        """The additive mask [B or 1, H or 1, C, S] of q [B, H, C, d] over reversed k [B, H, S, d]."""
+        """The mask [B or 1, H or 1, C, S] of q [B, H, C, d] over reversed k [B, H, S, d]."""
         count, seen = q.shape[2], k.shape[2]
         precise = torch.promote_types(q.dtype, torch.float32)
         row = q.new_zeros(1, 1, 1, seen, dtype=precise)
@@ -96,7 +109,7 @@ def _shifted(row: Tensor, count: int) -> Tensor:
     """row[..., i or 0, n] over distances n >= 0 -> a view [..., i, j'] for count queries i."""
     keys = row.shape[-1]
     row = F.pad(row, (count - 1, 0), value=-torch.inf)
-    *outer, height, width = row.shape
+    *outer, height, _ = row.shape
     *steps, down, _ = row.stride()
     return row.as_strided((*outer, count, keys), (*steps, 1 if height == 1 else down + 1, 1))
 

@@ -13,7 +13,13 @@ from posbench.encodings import Encoding, Span
 
 
 def reference_attention(
-    q: Tensor, k: Tensor, v: Tensor, encoding: Encoding, layer: int, span: Span, dropout: float = 0.0
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    encoding: Encoding,
+    layer: int,
+    span: Span,
+    dropout: float = 0.0,
 ) -> Tensor:
     """q [B, H, T, d], k and v [B, H, S, d], un-rotated -> [B, H, T, d]."""
     precise = torch.promote_types(q.dtype, torch.float32)

@@ -14,6 +14,7 @@ from rich.table import Table
 from posbench import attention, build
 from posbench import config as schemas
 from posbench.encodings import Encoding
+from posbench.entry import command
 
 CELLS = {
     "embed": "input",
@@ -27,7 +28,7 @@ CELLS = {
 }
 
 
-@hydra.main(version_base="1.3", config_path="pkg://posbench.conf", config_name="train")
+@command("train")
 def main(node: DictConfig) -> None:
     loader = GlobalHydra.instance().config_loader()
     names = loader.get_group_options("encoding")

@@ -5,19 +5,19 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-import hydra
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from posbench import build, checkpoint, evaluate, runtime
 from posbench import config as schemas
+from posbench.entry import command
 from posbench.errors import UserError
 from posbench.report.show import show_runs
 from posbench.run import evaluate_into
 from posbench.run_folder import RunFolder
 
 
-@hydra.main(version_base="1.3", config_path="pkg://posbench.conf", config_name="eval")
+@command("eval")
 def main(node: DictConfig) -> None:
     asked = schemas.load(node, schemas.EvalCommand)
     console = Console()

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import hydra
 from omegaconf import DictConfig
 from rich.console import Console
 
 from posbench import config as schemas
+from posbench.entry import command
 from posbench.errors import UserError
 from posbench.files import write_text
 from posbench.report import collect, tables, writers
 
 
-@hydra.main(version_base="1.3", config_path="pkg://posbench.conf", config_name="report")
+@command("report")
 def main(node: DictConfig) -> None:
     asked = schemas.load(node, schemas.ReportCommand)
     console = Console()

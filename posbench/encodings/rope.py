@@ -37,7 +37,9 @@ class RoPE(Encoding):
     def _turn(self, x: Tensor, positions: Tensor) -> Tensor:
         """x [B, H, T, d] turned by positions [T]; angles in float64, products in float32."""
         phase = angles(positions, self.shape.head_width, self.base)
-        cos, sin = (f.to(torch.promote_types(x.dtype, torch.float32)) for f in (phase.cos(), phase.sin()))
+        cos, sin = (
+            f.to(torch.promote_types(x.dtype, torch.float32)) for f in (phase.cos(), phase.sin())
+        )
         if self.layout == "half":
             a, b = x.chunk(2, dim=-1)
             turned = torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)

@@ -1,4 +1,4 @@
-"""The sinusoid of Vaswani et al. 2017 (arXiv 1706.03762), section 3.5, shared by several schemes."""
+"""The sinusoid of Vaswani et al. 2017 (arXiv 1706.03762), section 3.5, for several schemes."""
 
 from __future__ import annotations
 

@@ -27,7 +27,8 @@ class T5Bias(Encoding):
             raise ValueError(f"encoding.buckets={buckets} must be an even number of at least 2")
         if max_distance <= buckets // 2:
             raise ValueError(
-                f"encoding.max_distance={max_distance} must exceed the {buckets // 2} exact buckets"
+                f"encoding.max_distance={max_distance} must exceed encoding.buckets / 2, "
+                f"{buckets // 2}: the exact buckets"
             )
         self.buckets = buckets
         self.max_distance = max_distance

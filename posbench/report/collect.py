@@ -47,7 +47,7 @@ class Run:
 
 def folders(patterns: Iterable[str]) -> list[Path]:
     """The run folders at or below each folder or glob, sorted, each once."""
-    found = set()
+    found: set[Path] = set()
     for pattern in patterns:
         for place in glob.glob(pattern):
             found.update(path.parent for path in Path(place).rglob("provenance.json"))

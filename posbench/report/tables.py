@@ -59,8 +59,10 @@ def tables(runs: Sequence[Run], targets: set[str] | None = None) -> list[Table]:
     """
     made = []
     for group in _comparable(runs):
-        kinds = sorted({(r.protocol, r.targets) for run in group for r in run.results if r.targets})
-        for protocol, scored in kinds or [(group[0].config["eval"]["protocols"][0], None)]:
+        kinds = sorted(
+            {(r.protocol, r.targets) for run in group for r in run.results if r.targets}
+        )
+        for protocol, scored in kinds:
             if targets is None or scored in targets:
                 made.append(_table(group, protocol, scored))
     return made
@@ -183,7 +185,9 @@ def _caption(group: list[Run], protocol: str, targets: str | None) -> str:
     """What every number of the table rests on."""
     config = group[0].config
     summary = next((run.summary for run in group if run.summary), {})
-    scored = next((r for run in group for r in run.results if _belongs(r, protocol, targets)), None)
+    scored = next(
+        (r for run in group for r in run.results if _belongs(r, protocol, targets)), None
+    )
     model = config["model"]
     seeds = sorted({run.seed for run in group})
     commits = sorted({str(run.provenance.get("commit")) for run in group})
@@ -195,6 +199,8 @@ def _caption(group: list[Run], protocol: str, targets: str | None) -> str:
     ]
     if scored is not None:
         parts.append(f"{scored.tokens:,} targets {targets} of {scored.documents} documents")
-    parts.append(f"seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else "one seed: no spread")
+    parts.append(
+        f"seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else "one seed: no spread"
+    )
     parts.append(f"commit {', '.join(commits)}")
     return "; ".join(parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv as csv_module
+import dataclasses
 import io
 from collections.abc import Sequence
 
@@ -12,14 +13,20 @@ from rich.text import Text
 
 from posbench.report.collect import Run
 from posbench.report.tables import Cell, Row, Table
+from posbench.results import Result
 
 KEPT, WORSE = 1.03, 1.25  # ratios to the training length: holds up to, fails beyond
+CSV_COLUMNS = ["experiment", "encoding", "seed", "perplexity", "bits_per_byte", "commit"] + [
+    field.name for field in dataclasses.fields(Result)
+]
 LEGEND = "×: ratio to the value at the training length; bold: lowest of its column"
 
 
 def terminal(table: Table) -> rich_table.Table:
     """A rich table: encodings down, lengths across, coloured by what extrapolation costs."""
-    made = rich_table.Table(title=table.title, caption=f"{LEGEND}\n{table.caption}", box=box.SIMPLE)
+    made = rich_table.Table(
+        title=table.title, caption=f"{LEGEND}\n{table.caption}", box=box.SIMPLE
+    )
     made.add_column("encoding", no_wrap=True)
     for header in _headers(table):
         made.add_column(header, justify="right", no_wrap=True)
@@ -37,23 +44,18 @@ def markdown(tables: Sequence[Table]) -> str:
 
 
 def csv(runs: Sequence[Run]) -> str:
-    """One row for each run, protocol and length."""
+    """One row for each run, protocol and length; runs without results have a row with a reason."""
     text = io.StringIO()
-    writer = csv_module.writer(text, lineterminator="\n")
-    writer.writerow(
-        ["experiment", "encoding", "seed", "protocol", "length", "perplexity", "bits_per_byte", "nll", "tokens", "bytes", "documents", "targets", "tokens_per_second", "peak_memory", "reason", "commit"]
-    )
+    writer = csv_module.DictWriter(text, CSV_COLUMNS, lineterminator="\n")
+    writer.writeheader()
     for run in runs:
-        place = (run.experiment, run.name, run.seed)
-        commit = run.provenance.get("commit")
+        place = {"experiment": run.experiment, "encoding": run.name, "seed": run.seed}
+        place["commit"] = run.provenance.get("commit")
         if run.trouble:
-            writer.writerow([*place, *[None] * 11, run.trouble, commit])
-        for r in run.results:
-            writer.writerow(
-                [*place, r.protocol, r.length, r.perplexity, r.bits_per_byte, r.nll, r.tokens]
-                + [r.bytes, r.documents, r.targets, r.tokens_per_second, r.peak_memory]
-                + [r.reason, commit]
-            )
+            writer.writerow({**place, "reason": run.trouble})
+        for result in run.results:
+            figures = {"perplexity": result.perplexity, "bits_per_byte": result.bits_per_byte}
+            writer.writerow({**place, **dataclasses.asdict(result), **figures})
     return text.getvalue()
 
 

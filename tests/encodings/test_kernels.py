@@ -232,6 +232,19 @@ def test_mask_stays_exact_in_bfloat16(kernel: str) -> None:
     torch.testing.assert_close(out[0, :, 0].float(), expected, rtol=0.01, atol=1e-8)
 
 
+@each_case
+def test_a_distances_bias_is_not_rounded_by_autocast(case: Case) -> None:
+    encoding, distance = case.encoding(torch.float32), torch.arange(300)
+    expected = encoding.distance_bias(distance, layer=1)
+    with torch.autocast("cpu", torch.bfloat16):
+        bias = encoding.distance_bias(distance, layer=1)
+    if expected is None or bias is None:
+        assert bias is expected
+    else:
+        assert bias.dtype == expected.dtype
+        torch.testing.assert_close(bias, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_learned_bias_is_not_rounded_by_autocast() -> None:
     """64.125 is no bfloat16: a rounded mask would make the two weights equal."""
     encoding = T5Bias(Shape(8, heads=2, layers=1))
@@ -257,7 +270,7 @@ def test_content_logits_are_not_rounded_by_autocast(kernel: str, name: str) -> N
 def test_position_logits_are_not_rounded_by_autocast(kernel: str, cell: str) -> None:
     """The same numbers as q . R(n) or k . Q(n)."""
     encoding = Everything(Shape(4, heads=1, layers=1))
-    encoding.rotate = lambda q, k, span, layer: (0 * q, 0 * k)  # type: ignore[method-assign]
+    encoding.rotate = lambda q, k, span, layer: (0 * q, 0 * k)
     with torch.no_grad():
         table = encoding.get_parameter(cell)
         table[0, 0, :2] = torch.tensor([[32.0, 1, 0, 0], [32, 0, 0, 0]])
@@ -272,6 +285,6 @@ def _assert_close_logits_differ(encoding: Encoding, kernel: str, in_content: boo
     with torch.autocast("cpu", torch.bfloat16):
         out = KERNELS[kernel](x, k, v, encoding, 0, Span.window(2))
         bias = encoding.distance_bias(torch.tensor([1, 0]), layer=0)
-    logits = torch.tensor([[128.0, 128.125]]) + (0 if bias is None else bias)
+    logits = torch.tensor([[128.0, 128.125]]) + (0 if bias is None else bias.float())
     weights = torch.softmax(logits, dim=-1)[0]
     torch.testing.assert_close(out[0, 0, 1, :2].float(), weights, rtol=0.01, atol=0)
