@@ -22,6 +22,7 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from posbench.errors import UserError
+from posbench.files import sync
 from posbench.sources import SPLITS, Document, Source
 from posbench.tokenizer import Tokenizer
 
@@ -118,7 +119,7 @@ def _make(entry: Path, source: Source, tokenizer: Tokenizer) -> None:
         _write(part, source, tokenizer)
         shutil.rmtree(entry, ignore_errors=True)
         os.rename(part, entry)
-        _sync(entry.parent)
+        sync(entry.parent)
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
@@ -140,7 +141,7 @@ def _write(folder: Path, source: Source, tokenizer: Tokenizer) -> None:
     meta = {"format": FORMAT, "dtype": dtype.name, "files": files}
     (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
     for path in (*folder.iterdir(), folder):
-        _sync(path)
+        sync(path)
 
 
 def _write_split(
@@ -196,12 +197,3 @@ def _tokens(path: Path, dtype: str) -> Tokens:
 def _file_digest(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    """Force a file or folder to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

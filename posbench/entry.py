@@ -24,6 +24,7 @@ def command(config_name: str) -> Callable[[Task], Callable[[], None]]:
     def decorate(task: Task) -> Callable[[], None]:
         def call() -> None:
             errors: list[Exception] = []
+            sweep.current = sweep.Sweep()
 
             def guarded(node: DictConfig) -> None:
                 try:

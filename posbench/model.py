@@ -5,6 +5,7 @@ Shapes: B batch, T tokens, M memory, S = M + T keys, D width, H heads, d head wi
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 
 import torch
@@ -15,6 +16,8 @@ from posbench.attention import KERNELS, Attention, choose
 from posbench.encodings import Encoding, Shape, Span
 
 Memory = Sequence[Tensor]  # the inputs [B, M, D] of each layer, of the segment before
+
+TOKEN_SCALE = 2.0  # token embeddings start with size 1/TOKEN_SCALE and enter multiplied by it
 
 
 class Layer(nn.Module):
@@ -90,7 +93,7 @@ class Transformer(nn.Module):
         if hidden is not None:
             span = Span(span.queries, span.keys, F.pad(hidden, (0, length)))
 
-        x = self.tokens(tokens) * self.shape.width**0.5
+        x = self.tokens(tokens) * (TOKEN_SCALE * self.shape.width**0.5)
         x = self.encoding.embed(x, span.queries)
         x = F.dropout(x, self.dropout, self.training)
         inputs = []
@@ -111,7 +114,10 @@ class Transformer(nn.Module):
     def _check_length(self, length: int) -> None:
         limit = self.encoding.max_length
         if limit is not None and length > limit:
-            raise ValueError(f"{type(self.encoding).__name__} has {limit} positions, not {length}")
+            raise ValueError(
+                f"{type(self.encoding).__name__} has {limit} positions (encoding.max_length), "
+                f"not {length}"
+            )
 
     def _remember(self, memory: Memory | None, inputs: list[Tensor]) -> list[Tensor]:
         keep = self.encoding.memory_length
@@ -137,7 +143,7 @@ def build(
 ) -> Transformer:
     """A model whose weights outside `encoding.` depend on the seed and the shape alone."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(_encoding_seed(seed))
         encoding = make_encoding(shape)
         model = Transformer(
             shape,
@@ -151,18 +157,29 @@ def build(
     return model
 
 
+def _encoding_seed(seed: int) -> int:
+    """Not the seed itself: positions would start as copies of the token embeddings."""
+    return int.from_bytes(hashlib.sha256(f"encoding {seed}".encode()).digest()[:4])
+
+
 @torch.no_grad()
 def initialise(model: Transformer, generator: torch.Generator) -> None:
     """Every weight outside `encoding.`, in one place.
 
-    Matrices N(0, 1/fan_in), those that write to the residual stream smaller by sqrt(2 N). Token
-    embeddings N(0, 1/D): unit size at the input, where they are scaled by sqrt(D), and logits of
-    unit size at the tied output.
+    Matrices N(0, 1/fan_in), those that write to the residual stream smaller by sqrt(2 N).
+
+    Token embeddings are of unit size at the input, as Vaswani's sqrt(D) E with E ~ N(0, 1/D), so
+    that positions of unit size do not swamp them. But a tied output then starts sure that each
+    token repeats: loss 10.0 where a uniform guess over 1,024 has 6.9. Half the size, scaled twice
+    as much at the input, starts at 7.6 and trains better.
     """
     depth = (2 * model.shape.layers) ** -0.5
     for name, parameter in model.named_parameters():
         if name.startswith("encoding.") or parameter.dim() < 2:
             continue  # norms start as ones and zeros
         std = parameter.shape[1] ** -0.5
-        std *= depth if name.endswith("_out.weight") else 1.0
+        if name.endswith("_out.weight"):
+            std *= depth
+        elif name.startswith("tokens."):
+            std /= TOKEN_SCALE
         parameter.normal_(std=std, generator=generator)

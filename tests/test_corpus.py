@@ -342,7 +342,7 @@ def test_a_step_needs_no_history() -> None:
 
 def test_order_depends_on_seed_and_epoch_alone() -> None:
     def order(segments: Segments, epoch: int) -> list[int]:
-        return segments._epoch(epoch).documents.tolist()  # type: ignore[no-any-return]
+        return segments._epoch(epoch).documents.tolist()
 
     np.random.seed(1)
     first = order(stream(), 0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
+from typing import ClassVar
 
 import pytest
 import torch
@@ -120,34 +121,49 @@ def test_encodings_do_not_start_as_copies_of_other_weights(name: str) -> None:
                 assert abs(torch.corrcoef(pair)[0, 1]) < chance, (key, other_key)
 
 
-@each_encoding
-def test_tokens_enter_scaled_by_root_width(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, tokens, seen = model_of(NINE[name]), tokens_of(5), list[Tensor]()
-    embed = model.encoding.embed
+def entering(model: Transformer, tokens: Tensor) -> Tensor:
+    """The scaled token embeddings [B, T, D], as the encoding is given them."""
+    seen = list[Tensor]()
 
     def spy(x: Tensor, positions: Tensor) -> Tensor:
         seen.append(x)
-        assert positions.tolist() == [0, 1, 2, 3, 4]
-        return embed(x, positions)
+        assert positions.tolist() == list(range(tokens.shape[1]))
+        return x
 
-    monkeypatch.setattr(model.encoding, "embed", spy)
-    model(tokens)
-    close(seen[0], 4.0 * model.tokens.weight[tokens], 1e-14)
-
-
-def _rms_ratio(make: Make, width: int = 64) -> float:
-    """RMS of the scaled token embeddings over that of the position vectors, at the start."""
-    shape = Shape(width, heads=1, layers=1)
-    model = build(shape, 2048, make, seed=0, feed_forward=8)
-    tokens = width**0.5 * model.tokens.weight
-    vectors = position_vectors(model.encoding, 2048)
-    return (tokens.square().mean().sqrt() / vectors.square().mean().sqrt()).item()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model.encoding, "embed", spy)
+        model(tokens)
+    return seen[0]
 
 
-def test_token_and_position_sizes_at_the_input() -> None:
-    assert _rms_ratio(Sinusoidal) == pytest.approx(math.sqrt(2), rel=0.1)
-    learned = _rms_ratio(lambda shape: Learned(shape, max_length=2048))
-    assert learned == pytest.approx(math.sqrt(64), rel=0.1)
+def _rms(x: Tensor) -> float:
+    return x.square().mean().sqrt().item()
+
+
+@each_encoding
+def test_tokens_enter_scaled_alike(name: str) -> None:
+    model, tokens = model_of(NINE[name]), tokens_of(5)
+    x, embedded = entering(model, tokens), model.tokens.weight[tokens]
+    factor = x.flatten()[0] / embedded.flatten()[0]
+    close(x, factor * embedded, 1e-14)
+    assert torch.equal(x, entering(model_of(NINE["nope"]), tokens))
+
+
+@pytest.mark.parametrize("width", [64, 256])
+def test_token_and_position_sizes_at_the_input(width: int) -> None:
+    """Tokens of unit size; sinusoids smaller by sqrt(2), learned vectors by sqrt(D)."""
+    ratios: dict[Make, float] = {
+        Sinusoidal: math.sqrt(2),
+        lambda shape: Learned(shape, max_length=512): math.sqrt(width),
+    }
+    for make, ratio in ratios.items():
+        shape = Shape(width, heads=4, layers=1)
+        model = build(shape, 512, make, seed=0, feed_forward=8)
+        tokens = _rms(entering(model, torch.arange(512)[None]))
+        assert tokens == pytest.approx(1, rel=0.1)
+        assert tokens / _rms(position_vectors(model.encoding, 512)) == pytest.approx(
+            ratio, rel=0.1
+        )
 
 
 @each_encoding
@@ -178,6 +194,31 @@ def test_every_tensor_learns(name: str, kernel: str) -> None:
         assert parameter.grad is not None, key
         assert parameter.grad.isfinite().all(), key
         assert parameter.grad.abs().max() > 0, key
+
+
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [
+        ("shaw", "key_table"),
+        ("shaw", "value_table"),
+        ("transformer_xl", "projection"),
+        ("deberta", "key_projection"),
+        ("deberta", "query_projection"),
+    ],
+)
+def test_every_layer_reads_its_own_table(name: str, table: str) -> None:
+    model = model_of(NINE[name])
+    model(tokens_of(9))[0].square().sum().backward()
+    gradient = model.encoding.get_parameter(table).grad
+    assert gradient is not None
+    assert (gradient.abs().amax((1, 2)) > 0).all()
+
+
+def test_dropout_is_for_training() -> None:
+    tokens = tokens_of(9)
+    model = build(SHAPE, VOCABULARY, NINE["shaw"], seed=0, feed_forward=24, dropout=0.5).double()
+    assert not torch.equal(model(tokens)[0], model(tokens)[0])
+    assert torch.equal(model.eval()(tokens)[0], model_of(NINE["shaw"])(tokens)[0])
 
 
 def _live_rows(make: Make, table: str) -> list[int]:
@@ -351,8 +392,7 @@ def test_memory_is_the_last_hidden_states(memory_length: int, segments: list[int
         seen += length
         kept = min(seen, memory_length)
         assert [past.shape for past in memory] == [(2, kept, 16)] * 2
-        embedded = 4.0 * model.tokens.weight[tokens[:, seen - kept : seen]]
-        close(memory[0], embedded, 1e-14)
+        close(memory[0], entering(model, tokens[:, seen - kept : seen]), 1e-14)
 
 
 def test_memory_of_upper_layers_is_their_input() -> None:
@@ -410,6 +450,21 @@ def test_part_of_the_memory_hidden() -> None:
     hidden = torch.zeros(2, 6, dtype=torch.bool)
     hidden[:, :2] = True
     close(model(tokens[:, 6:], memory, hidden)[0], model(tokens[:, 2:])[0][:, 4:])
+
+
+def test_positions_count_the_memory() -> None:
+    class Remembering(Encoding):
+        memory_length = 3
+        seen: ClassVar[list[list[int]]] = []
+
+        def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+            self.seen.append(positions.tolist())
+            return x
+
+    model, memory = model_of(Remembering), None
+    for length in (2, 2, 4):
+        _, memory = model(tokens_of(length), memory)
+    assert Remembering.seen == [[0, 1], [2, 3], [3, 4, 5, 6]]
 
 
 @pytest.mark.parametrize("name", [name for name in NINE if name != "transformer_xl"])

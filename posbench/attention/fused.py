@@ -19,11 +19,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from posbench.attention.precision import precise, without_autocast
 from posbench.encodings import Encoding, Span
 
 BLOCK = 1024  # queries at a time; the largest piece of memory is [B, H, BLOCK, S]
 
 
+@without_autocast
 def fused_attention(
     q: Tensor,
     k: Tensor,
@@ -41,35 +43,20 @@ def fused_attention(
     tables = _Tables(encoding, layer, span)
     length, keys = q.shape[2], k.shape[2]
     if tables.empty and span.hidden is None and length == keys:
-        with _exact(q):
-            return F.scaled_dot_product_attention(
-                rotated_q, rotated_k, v, dropout_p=dropout, is_causal=True, scale=encoding.scale
-            )
+        return F.scaled_dot_product_attention(
+            rotated_q, rotated_k, v, dropout_p=dropout, is_causal=True, scale=encoding.scale
+        )
     k, rotated_k, v = (x.flip(2) for x in (k, rotated_k, v))
     blocks = []
     for first in range(0, length, BLOCK):
         block = span.rows(first, min(first + BLOCK, length))
         rows = slice(first, first + BLOCK)
         seen = slice(keys - block.keys.shape[0], None)  # reversed: what the block can see is last
-        with _exact(q):
-            mask = tables.mask(q[:, :, rows], k[:, :, seen], block)
-            attend = _weighted if tables.values is not None else _plain
-            blocks.append(
-                attend(
-                    rotated_q[:, :, rows],
-                    rotated_k[:, :, seen],
-                    v[:, :, seen],
-                    mask,
-                    tables,
-                    dropout,
-                )
-            )
+        mask = tables.mask(q[:, :, rows], k[:, :, seen], block)
+        attend = _weighted if tables.values is not None else _plain
+        here = (rotated_q[:, :, rows], rotated_k[:, :, seen], v[:, :, seen])
+        blocks.append(attend(*here, mask, tables, dropout))
     return torch.cat(blocks, dim=2) if len(blocks) > 1 else blocks[0]
-
-
-def _exact(q: Tensor) -> torch.autocast:
-    """Autocast off: it would round the biases to bfloat16 along with q, k and v."""
-    return torch.autocast(q.device.type, enabled=False)
 
 
 class _Tables:
@@ -89,17 +76,18 @@ class _Tables:
     def mask(self, q: Tensor, k: Tensor, block: Span) -> Tensor:
         """The mask [B or 1, H or 1, C, S] of q [B, H, C, d] over reversed k [B, H, S, d]."""
         count, seen = q.shape[2], k.shape[2]
-        precise = torch.promote_types(q.dtype, torch.float32)
-        row = q.new_zeros(1, 1, 1, seen, dtype=precise)
+        exact = precise(q.dtype)
+        row = q.new_zeros(1, 1, 1, seen, dtype=exact)
         if self.bias is not None:
-            row = row + self.bias[:, None, :seen]
+            row = row + self.bias[:, None, :seen].to(exact)
         if self.keys is not None:
-            row = row + self.scale * (q @ self.keys[:, :seen].to(q.dtype).mT)
+            row = row + self.scale * (q.to(exact) @ self.keys[:, :seen].to(exact).mT)
         mask = _shifted(row, count)
         if self.queries is not None:
-            mask = mask + self.scale * _by_keys(k, self.queries[:, :seen].to(k.dtype), count)
+            queries = self.queries[:, :seen].to(exact)
+            mask = mask + self.scale * _by_keys(k.to(exact), queries, count)
         if (bias := self.encoding.position_bias(block, self.layer)) is not None:
-            mask = mask + bias.flip(-1)
+            mask = mask + bias.to(exact).flip(-1)
         if block.hidden is not None:
             mask = mask.masked_fill(block.hidden.flip(-1)[:, None, None], -torch.inf)
         return mask
@@ -145,7 +133,8 @@ def _weighted(
     """With V(n): the weights are needed, shifted back from keys to distances."""
     assert tables.values is not None
     count, keys = q.shape[2], k.shape[2]
-    weights = F.dropout((tables.scale * (q @ k.mT) + mask).softmax(dim=-1), dropout).to(v.dtype)
+    logits = tables.scale * (q.to(mask.dtype) @ k.to(mask.dtype).mT) + mask
+    weights = F.dropout(logits.softmax(dim=-1), dropout).to(v.dtype)
     skewed = F.pad(weights, (0, count)).flatten(2)[..., :-count]
     by_distance = skewed.unflatten(2, (count, -1))[..., count - 1 :]
     return weights @ v + by_distance @ tables.values[:, :keys].to(v.dtype)

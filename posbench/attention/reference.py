@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from posbench.attention.precision import precise, without_autocast
 from posbench.encodings import Encoding, Span
 
 
+@without_autocast
 def reference_attention(
     q: Tensor,
     k: Tensor,
@@ -22,23 +24,23 @@ def reference_attention(
     dropout: float = 0.0,
 ) -> Tensor:
     """q [B, H, T, d], k and v [B, H, S, d], un-rotated -> [B, H, T, d]."""
-    precise = torch.promote_types(q.dtype, torch.float32)
+    exact = precise(q.dtype)
     relative = span.queries[:, None] - span.keys  # [T, S]
     future = relative < 0
     pair = relative.clamp(min=0)  # future pairs are masked below
     distance = torch.arange(span.keys.shape[0], device=q.device)
 
     rotated_q, rotated_k = encoding.rotate(q, k, span, layer)
-    logits = (rotated_q @ rotated_k.mT).to(precise)
+    logits = rotated_q.to(exact) @ rotated_k.to(exact).mT
     if (r := encoding.distance_keys(distance, layer)) is not None:
-        logits = logits + torch.einsum("bhtd,htsd->bhts", q.to(precise), r.to(precise)[:, pair])
+        logits = logits + torch.einsum("bhtd,htsd->bhts", q.to(exact), r.to(exact)[:, pair])
     if (r := encoding.distance_queries(distance, layer)) is not None:
-        logits = logits + torch.einsum("bhsd,htsd->bhts", k.to(precise), r.to(precise)[:, pair])
+        logits = logits + torch.einsum("bhsd,htsd->bhts", k.to(exact), r.to(exact)[:, pair])
     logits = encoding.scale * logits
     if (bias := encoding.distance_bias(distance, layer)) is not None:
-        logits = logits + bias[:, pair]
+        logits = logits + bias.to(exact)[:, pair]
     if (bias := encoding.position_bias(span, layer)) is not None:
-        logits = logits + bias
+        logits = logits + bias.to(exact)
     logits = encoding.scores(logits, q, k, span, layer)
 
     logits = logits.masked_fill(future, -torch.inf)

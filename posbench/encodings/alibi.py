@@ -29,5 +29,5 @@ class ALiBi(Encoding):
         self.slopes = slopes(shape.heads)
 
     def distance_bias(self, distance: Tensor, layer: int) -> Tensor:
-        m = torch.tensor(self.slopes, device=distance.device)
+        m = torch.tensor(self.slopes, dtype=torch.float64, device=distance.device)
         return -m[:, None] * distance

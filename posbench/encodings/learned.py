@@ -1,9 +1,9 @@
 """Learned absolute positions (Gehring et al. 2017, arXiv 1705.03122; BERT, GPT-2).
 
-    x_p = sqrt(D) E[token] + P[p],  P in R^(max_length x D), initialised N(0, std)
+    x_p = s E[token] + P[p],  P in R^(max_length x D), initialised N(0, std)
 
-std defaults to D^-0.5, fairseq's choice beside the sqrt(D)-scaled token embedding. There is no
-row past the table: longer windows are refused.
+std defaults to D^-0.5, fairseq's choice beside token embeddings that s brings to unit size.
+There is no row past the table: longer windows are refused.
 """
 
 from __future__ import annotations

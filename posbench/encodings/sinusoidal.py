@@ -1,9 +1,9 @@
 """Sinusoidal absolute positions (Vaswani et al. 2017, arXiv 1706.03762, section 3.5).
 
-    x_p = sqrt(D) E[token] + PE[p],  PE[p, 2k] = sin(p / base^(2k/D)),  PE[p, 2k+1] = cos(same)
+    x_p = s E[token] + PE[p],  PE[p, 2k] = sin(p / base^(2k/D)),  PE[p, 2k+1] = cos(same)
 
-The model scales every token embedding by sqrt(D), for all encodings alike (model.py); without
-that, an amplitude-1 sinusoid swamps the tokens.
+The paper's s is sqrt(D). Here the model scales the tokens, for all encodings alike, so that they
+enter with unit size (model.py); without that, an amplitude-1 sinusoid swamps them.
 """
 
 from __future__ import annotations

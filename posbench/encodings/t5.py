@@ -36,11 +36,11 @@ class T5Bias(Encoding):
         nn.init.normal_(self.bias, std=shape.width**-0.5)
 
     def bucket(self, distance: Tensor) -> Tensor:
-        """Distances [M] >= 0 -> buckets [M]. Logarithms in float64: edges must not round."""
+        """Distances [M] >= 0 -> buckets [M]; an edge that falls on an integer belongs above it."""
         exact = self.buckets // 2
         ratio = distance.clamp(min=exact).double() / exact
         steps = ratio.log() / math.log(self.max_distance / exact) * (self.buckets - exact)
-        far = (exact + steps.long()).clamp(max=self.buckets - 1)
+        far = (exact + (steps + 1e-9).long()).clamp(max=self.buckets - 1)
         return torch.where(distance < exact, distance, far)
 
     def distance_bias(self, distance: Tensor, layer: int) -> Tensor:

@@ -1,6 +1,6 @@
 """Transformer-XL's relative attention with segment memory (Dai et al. 2019, arXiv 1901.02860).
 
-    A_ij = ((a) q_i . k_j + (b) q_i . W_R r_(i-j) + (c) u . k_j + (d) v . W_R r_(i-j)) / sqrt(d)
+    A_ij = ((a) q_i . k_j + (b) q_i . r_(i-j) W_R + (c) u . k_j + (d) v . r_(i-j) W_R) / sqrt(d)
 
 r_n is a concatenated sin|cos sinusoid of width D, W_R one matrix a layer. u and v are one pair a
 head, shared by all layers as in the authors' code unless untie=True. All start as N(0, 0.02).

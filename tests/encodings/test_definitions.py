@@ -192,7 +192,18 @@ def test_t5_first_distance_of_each_bucket() -> None:
 
 @pytest.mark.parametrize(
     ("buckets", "max_distance"),
-    [(32, 128), (32, 1024), (16, 64), (8, 16), (8, 64), (8, 2500), (4, 50), (6, 81), (10, 160)],
+    [
+        (32, 128),
+        (32, 1024),
+        (16, 64),
+        (8, 16),
+        (8, 64),
+        (8, 2500),
+        (4, 50),
+        (6, 81),
+        (10, 160),
+        (40, 640),
+    ],
 )
 def test_t5_edges_are_exact(buckets: int, max_distance: int) -> None:
     """Where an edge is an integer, it opens its bucket: no rounding of logarithms."""

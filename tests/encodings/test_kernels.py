@@ -135,11 +135,12 @@ def test_reference_applies_scores_before_the_mask() -> None:
 
 
 @pytest.mark.parametrize("kernel", ["reference", "fused"])
-def test_dropout_is_unbiased(kernel: str) -> None:
-    """The mean over 4000 draws, to about six standard errors."""
-    case = next(case for case in SOME if case.name == "shaw-k2")
-    encoding, span = case.encoding(), Span.window(4, memory=2)
-    q, k, v = (x.detach().repeat(4000, 1, 1, 1) for x in inputs(case, 4, 6, batch=1))
+@pytest.mark.parametrize("name", ["nope", "alibi-h6", "shaw-k2"])
+def test_dropout_is_unbiased(kernel: str, name: str) -> None:
+    """The mean over 4000 draws, to six standard errors."""
+    case = next(case for case in SOME if case.name == name)
+    encoding, span = case.encoding(), Span.window(5)
+    q, k, v = (x.detach().repeat(4000, 1, 1, 1) for x in inputs(case, 5, 5, batch=1))
     torch.manual_seed(0)
     dropped = KERNELS[kernel](q, k, v, encoding, 1, span, dropout=0.5)
     whole = KERNELS[kernel](q[:1], k[:1], v[:1], encoding, 1, span)
