@@ -7,14 +7,17 @@ from typing import Any
 
 import hydra.utils
 from hydra.errors import InstantiationException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
+from posbench import config as schemas
 from posbench import corpus as corpora
 from posbench import model as models
-from posbench.config import Config
+from posbench.config import Config, PositionalGroup
 from posbench.corpus import Corpus
 from posbench.encodings import Encoding, Shape
 from posbench.errors import UserError
-from posbench.explain import nearest
+from posbench.explain import nearest, one_line
 
 
 def shape(config: Config) -> Shape:
@@ -61,6 +64,18 @@ def encoding(settings: dict[str, Any], model: Shape) -> Encoding:
         return made(model, **arguments)
     except (ValueError, TypeError) as error:
         raise UserError(f"encoding ({made.__name__}): {error}") from error
+
+
+def positional(config: Config) -> PositionalGroup:
+    """The optimizer group that the encoding's yaml declares under `optim`. Raises UserError."""
+    try:
+        group = schemas.load(OmegaConf.create(config.encoding.get("optim", {})), PositionalGroup)
+    except OmegaConfBaseException as error:
+        known = ", ".join(schemas.known_keys(PositionalGroup))
+        raise UserError(f"encoding.optim.{one_line(error)} ({known})") from error
+    if group.lr_multiplier < 0 or group.weight_decay < 0:
+        raise UserError(f"encoding.optim: {group} must not be negative")
+    return group
 
 
 def model(config: Config, vocabulary: int) -> models.Transformer:

@@ -55,19 +55,21 @@ def usage() -> str:
 
 def _dispatch(command: str, rest: list[str]) -> int:
     """Run one command under Hydra; a user's mistake is one line, a defect a traceback."""
-    shown_in_full = os.environ.setdefault("HYDRA_FULL_ERROR", "0") != "0"
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of printing and exiting
-    sys.argv = [f"posbench {command}", *rest]
     from posbench.explain import exit_with, interrupted
 
+    asked = os.environ.get("HYDRA_FULL_ERROR")  # 1: the user wants tracebacks
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of printing and exiting
+    sys.argv = [f"posbench {command}", *rest]
     try:
         importlib.import_module(f"posbench.commands.{command}").main()
     except KeyboardInterrupt as stop:
         return interrupted(stop)
     except Exception as error:
-        if shown_in_full:
+        if asked == "1":
             raise
         return exit_with(error)
+    finally:
+        os.environ["HYDRA_FULL_ERROR"] = asked or "0"
     return 0
 
 

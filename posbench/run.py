@@ -78,8 +78,8 @@ def _run(
     stream = Segments(
         corpus.documents("train"), config.train.length, config.train.batch, config.seed
     )
-    trainer = Trainer(model, stream, config, device)
-    trainer.autocast = None if dtype is torch.float32 else dtype
+    autocast = None if dtype is torch.float32 else dtype
+    trainer = Trainer(model, stream, config, device, autocast)
     tracker = tracking.start(
         config.tracking,
         folder=folder.path,

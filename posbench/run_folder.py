@@ -25,7 +25,7 @@ from posbench.config import Config
 from posbench.errors import UserError
 from posbench.files import write_json, write_text
 
-# What does not change the numbers a run is for.
+# What does not change the numbers of a run.
 FREE = ("run", "tracking", "runtime.threads", "eval.batch_tokens", "train.checkpoint_every")
 
 
@@ -89,7 +89,9 @@ class RunFolder:
 
     def _require_same(self, wanted: dict[str, Any]) -> None:
         here, there = flatten(wanted), flatten(self.config())
-        keys = [key for key in here | there if not _free(key) and here.get(key) != there.get(key)]
+        keys = [
+            key for key in here | there if not is_free(key) and here.get(key) != there.get(key)
+        ]
         if keys:
             listed = ", ".join(f"{k} ({there.get(k)} there, {here.get(k)} asked)" for k in keys)
             raise UserError(
@@ -137,5 +139,6 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _free(key: str) -> bool:
+def is_free(key: str) -> bool:
+    """Whether a dotted key may differ between runs whose numbers are compared."""
     return any(key == free or key.startswith(f"{free}.") for free in FREE)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from posbench import checkpoint
+from posbench import build, checkpoint
 from posbench.config import Config, OptimConfig, PositionalGroup
 from posbench.errors import UserError
 from posbench.files import append_row, read_rows, write_text
@@ -48,11 +48,16 @@ class Trainer:
     """Everything that changes from step to step."""
 
     def __init__(
-        self, model: Transformer, stream: Stream, config: Config, device: torch.device
+        self,
+        model: Transformer,
+        stream: Stream,
+        config: Config,
+        device: torch.device,
+        autocast: torch.dtype | None = None,
     ) -> None:
         self.model, self.stream, self.config, self.device = model, stream, config, device
-        self.autocast: torch.dtype | None = None
-        self.optimizer = optimizer(model, config.optim, _positional(config))
+        self.autocast = autocast
+        self.optimizer = optimizer(model, config.optim, build.positional(config))
         self.forward = cast(Transformer, torch.compile(model)) if config.train.compile else model
         self.memory: list[Tensor] = []  # one [B, M, D] a layer
         self.hidden: Tensor | None = None  # [B, M]: memory of another document
@@ -118,10 +123,6 @@ class Trainer:
         self.hidden = extra["hidden"].to(self.device) if "hidden" in extra else None
         memory = sorted(name for name in extra if name.startswith("memory."))
         self.memory = [extra[name].to(self.device) for name in memory]
-
-
-def _positional(config: Config) -> PositionalGroup:
-    return PositionalGroup(**config.encoding.get("optim", {}))
 
 
 def optimizer(

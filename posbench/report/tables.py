@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from posbench.report.collect import Run
 from posbench.results import Result
+from posbench.run_folder import flatten, is_free
 
 COMPARED = ("corpus", "tokenizer", "model", "train", "optim")
 
@@ -59,20 +60,20 @@ def tables(runs: Sequence[Run], targets: set[str] | None = None) -> list[Table]:
     """
     made = []
     for group in _comparable(runs):
-        kinds = sorted(
-            {(r.protocol, r.targets) for run in group for r in run.results if r.targets}
-        )
-        for protocol, scored in kinds:
-            if targets is None or scored in targets:
-                made.append(_table(group, protocol, scored))
+        scored = {(r.protocol, r.targets) for run in group for r in run.results if r.targets}
+        kinds: list[tuple[str, str | None]] = [*sorted(scored)]
+        for protocol, tokens in kinds or [(group[0].config["eval"]["protocols"][0], None)]:
+            if targets is None or tokens in targets:
+                made.append(_table(group, protocol, tokens))
     return made
 
 
 def _comparable(runs: Sequence[Run]) -> list[list[Run]]:
     groups: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
-        settings = [run.experiment, *(run.config[part] for part in COMPARED)]
-        groups[json.dumps(settings, sort_keys=True)].append(run)
+        settings = flatten({part: run.config[part] for part in COMPARED})
+        kept = {key: value for key, value in settings.items() if not is_free(key)}
+        groups[json.dumps([run.experiment, kept], sort_keys=True)].append(run)
     return list(groups.values())
 
 

@@ -1,0 +1,83 @@
+"""Every shipped yaml: its keys are known, it composes, and it runs two steps at toy size."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import hydra.utils
+import pytest
+from hydra import compose, initialize_config_module
+from omegaconf import OmegaConf
+
+from posbench import config
+from tests.toy import train
+
+CONF = Path(__file__).parents[1] / "conf"
+OPTIONS = sorted(
+    f"{path.parent.name}={path.stem}" for path in CONF.glob("*/*.yaml") if path.stem != "hydra"
+)
+# What a toy run replaces; an experiment's sizes are for its own hardware.
+TOY_TRAINING = (
+    "train.length=16 train.batch=2 train.steps=2 train.checkpoint_every=2 optim.warmup=1"
+)
+TOY_MODEL = "model.width=16 model.heads=2 model.layers=2 model.feed_forward=32"
+TOY_EVAL = "eval.lengths=[16,32] eval.targets=8 eval.blocks=2 eval.tokens=100"
+
+
+def load(path: Path) -> dict[str, Any]:
+    plain = OmegaConf.to_container(OmegaConf.load(path))
+    assert isinstance(plain, dict)
+    return {str(key): value for key, value in plain.items()}
+
+
+@pytest.mark.parametrize("path", sorted(CONF.glob("encoding/*.yaml")), ids=lambda path: path.stem)
+def test_an_encodings_keys_are_its_constructors_parameters(path: Path) -> None:
+    keys = load(path)
+    target = hydra.utils.get_class(keys.pop("_target_"))
+    group = keys.pop("optim", {})
+    assert list(keys) == list(inspect.signature(target).parameters)[1:]
+    assert set(group) <= {"lr_multiplier", "weight_decay"}
+
+
+@pytest.mark.parametrize("kind", ["corpus", "tokenizer"])
+def test_the_keys_of_other_classes_are_their_constructors_parameters(kind: str) -> None:
+    for path in CONF.glob(f"{kind}/*.yaml"):
+        keys = load(path)
+        target = hydra.utils.get_class(keys.pop("_target_"))
+        parameters = inspect.signature(target).parameters if "__init__" in vars(target) else {}
+        inherited = [p for base in target.__mro__ for p in vars(base).get("__annotations__", {})]
+        assert set(keys) == set(parameters) - {"self"} or keys.keys() <= {*parameters, *inherited}
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_every_option_composes_to_a_typed_config(option: str) -> None:
+    group, name = option.split("=")
+    path = (
+        {"corpus": "corpus.path=x"}.get(group, "seed=1") if name in ("files", "hub") else "seed=1"
+    )
+    with initialize_config_module("posbench.conf", version_base="1.3"):
+        node = compose("train", [option, path, "run.name=x"])
+    assert config.load(node, config.Config).run.name == "x"
+
+
+@pytest.mark.parametrize("option", [o for o in OPTIONS if not o.startswith("corpus=")])
+def test_every_option_runs_two_steps(tmp_path: Path, option: str) -> None:
+    words = [TOY_TRAINING, TOY_MODEL, TOY_EVAL, option]
+    if option.startswith("model="):
+        words.remove(TOY_MODEL)
+        words.append("model.width=16 model.heads=2 model.layers=1 model.feed_forward=32")
+    if option.startswith("eval="):
+        words.append(TOY_EVAL)
+    if option == "tokenizer=bpe":
+        words.append("tokenizer.vocabulary=300")
+    tokenizer = "" if option.startswith("tokenizer=") else "tokenizer=bytes"
+    if option.startswith("experiment="):  # they change the tokenizer's size
+        tokenizer = "tokenizer=bpe tokenizer.vocabulary=300"
+    words.append("runtime.dtype=float32 runtime.threads=1 tracking.wandb=disabled")
+    assert train(tmp_path, tokenizer, *words, "tracking.every=1") == 0
+    (metrics,) = tmp_path.rglob("metrics.jsonl")
+    assert metrics.read_text().count("\n") == 2
+    (results,) = tmp_path.rglob("results.jsonl")
+    assert "perplexity" in results.read_text()

@@ -1,0 +1,148 @@
+"""Tables: means and spreads over seeds, ratios, the best, and what may share a table."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from posbench.report import tables, writers
+from posbench.report.collect import Run
+from posbench.results import Result
+
+
+def run(name: str, seed: int, perplexities: dict[int, float | None], **changes: Any) -> Run:
+    config: dict[str, Any] = {
+        "run": {"experiment": "test", "name": name},
+        "seed": seed,
+        "corpus": {"_target_": "x"},
+        "tokenizer": {},
+        "model": {"width": 16, "layers": 2, "heads": 2},
+        "train": {"length": 128},
+        "optim": {"lr": 1.0},
+        "eval": {"protocols": ["fixed_targets"], "lengths": [128, 256]},
+    }
+    state = changes.pop("status", {"state": "done", "reason": None})
+    return Run(
+        folder=Path(name),
+        config=config | changes,
+        status=state,
+        summary={
+            "positional_parameters": 7,
+            "train_tokens_per_second": 1000.0 * seed,
+            "train_peak_memory": 2**20,
+            "tokens_trained": 5,
+        },
+        provenance={"commit": "abc"},
+        results=[_result(length, value) for length, value in perplexities.items()],
+    )
+
+
+def _result(length: int, perplexity: float | None) -> Result:
+    if perplexity is None:
+        return Result("fixed_targets", length, reason="no such position")
+    nll = 10 * math.log(perplexity)
+    return Result("fixed_targets", length, None, nll, 10, 30, 2, "feed")
+
+
+def test_mean_spread_and_ratio_over_seeds() -> None:
+    (table,) = tables.tables(
+        [run("a", 1, {128: 10.0, 256: 20.0}), run("a", 2, {128: 14.0, 256: 28.0})]
+    )
+    (row,) = table.rows
+    assert row.seeds == 2
+    assert row.cells[128].perplexity == pytest.approx(12)
+    assert row.cells[128].spread == pytest.approx(math.sqrt(8))
+    assert row.cells[256].ratio == pytest.approx(2)
+    assert row.tokens_per_second == 1500
+    assert "seeds 1, 2" in table.caption
+
+
+def test_one_seed_has_no_spread_and_says_so() -> None:
+    (table,) = tables.tables([run("a", 1, {128: 10.0, 256: 20.0})])
+    assert table.rows[0].cells[128].spread is None
+    assert "one seed" in table.caption
+    assert "±" not in writers.markdown([table])
+
+
+def test_rows_are_ordered_by_the_longest_length_and_the_best_is_marked() -> None:
+    (table,) = tables.tables(
+        [
+            run("falls", 1, {128: 8.0, 256: 30.0}),
+            run("none", 1, {128: 9.0, 256: None}),
+            run("flat", 1, {128: 10.0, 256: 10.0}),
+        ]
+    )
+    assert [row.name for row in table.rows] == ["flat", "falls", "none"]
+    best = {(row.name, n) for row in table.rows for n, cell in row.cells.items() if cell.best}
+    assert best == {("falls", 128), ("flat", 256)}
+    text = writers.markdown([table])
+    assert "| **10.00 ×1.00** |" in text
+    assert "none, n/a: no such position" in text
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"train": {"length": 64, "checkpoint_every": 1}},
+        {"optim": {"lr": 2.0}},
+        {"corpus": {"_target_": "y"}},
+        {"model": {"width": 32, "layers": 2, "heads": 2}},
+    ],
+)
+def test_runs_that_cannot_be_compared_get_tables_of_their_own(changed: dict[str, Any]) -> None:
+    made = tables.tables([run("a", 1, {128: 9.0}), run("b", 1, {128: 8.0}, **changed)])
+    assert [[row.name for row in table.rows] for table in made] == [["a"], ["b"]]
+
+
+def test_what_does_not_change_the_numbers_does_not_split_a_table() -> None:
+    often = run("b", 1, {128: 8.0}, train={"length": 128, "checkpoint_every": 1})
+    (table,) = tables.tables([run("a", 1, {128: 9.0}), often])
+    assert len(table.rows) == 2
+
+
+def test_a_failed_run_keeps_its_row_and_reason() -> None:
+    failed = run("bad", 1, {}, status={"state": "failed", "reason": "the loss is nan at step 3"})
+    (table,) = tables.tables([run("a", 1, {128: 9.0}), failed])
+    assert table.rows[-1].trouble == ("seed 1 failed: the loss is nan at step 3",)
+    assert "the loss is nan at step 3" in writers.markdown([table])
+    (alone,) = tables.tables([failed])
+    assert alone.lengths == [128, 256]
+    rows = list(csv.DictReader(io.StringIO(writers.csv([failed]))))
+    assert rows[0]["reason"] == "failed: the loss is nan at step 3"
+
+
+def test_csv_has_one_row_for_each_number() -> None:
+    runs = [run("a", 1, {128: 9.0, 256: None}), run("b", 2, {128: 8.0, 256: 7.5})]
+    rows = list(csv.DictReader(io.StringIO(writers.csv(runs))))
+    assert [(r["encoding"], r["length"]) for r in rows] == [
+        ("a", "128"),
+        ("a", "256"),
+        ("b", "128"),
+        ("b", "256"),
+    ]
+    assert float(rows[3]["perplexity"]) == pytest.approx(7.5)
+    assert rows[1]["reason"] == "no such position"
+    assert rows[1]["perplexity"] == ""
+
+
+def test_the_terminal_table_at_100_columns() -> None:
+    (table,) = tables.tables(
+        [run("a", 1, {128: 10.0, 256: 20.0}), run("b", 1, {128: 11.0, 256: 11.0})]
+    )
+    console = Console(width=100, color_system=None, file=io.StringIO())
+    console.print(writers.terminal(table))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "128 (1×)" in shown
+    assert "20.00 ×2.00" in shown
+    assert "…" not in shown
+
+
+def test_text_from_a_run_cannot_break_the_markdown() -> None:
+    (table,) = tables.tables([run("a|b<script>", 1, {128: 10.0})])
+    assert "| a\\|b&lt;script> |" in writers.markdown([table])

@@ -1,0 +1,246 @@
+"""Runs end to end at toy size: folders, resuming, stopping, sweeps, reports, outside encodings."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+from posbench import checkpoint, cli, results
+from posbench.files import read_rows
+from posbench.report import collect
+from posbench.run_folder import RunFolder
+from tests.toy import arguments, flat, train
+
+Output = pytest.CaptureFixture[str]
+NINE = [
+    "alibi",
+    "deberta",
+    "learned",
+    "nope",
+    "rope",
+    "shaw",
+    "sinusoidal",
+    "t5",
+    "transformer_xl",
+]
+
+
+def folder(root: Path, name: str = "alibi", seed: int = 1) -> Path:
+    return root / "outputs" / "default" / name / f"seed{seed}"
+
+
+def losses(path: Path) -> list[float]:
+    return [row["loss"] for row in read_rows(path / "metrics.jsonl")]
+
+
+def test_a_run_leaves_a_complete_folder(tmp_path: Path, capsys: Output) -> None:
+    assert train(tmp_path, "encoding=alibi") == 0
+    run = folder(tmp_path)
+    assert RunFolder(run).status == {"state": "done", "reason": None}
+    assert [row["step"] for row in read_rows(run / "metrics.jsonl")] == [1, 2, 3, 4]
+    found = results.read(run)
+    assert [(r.protocol, r.length) for r in found] == [("fixed_targets", n) for n in (16, 32)]
+    assert len({r.targets for r in found}) == 1
+    for result in found:
+        saved = np.load(run / "losses" / f"fixed_targets-{result.length}-{result.targets}.npy")
+        assert saved.shape == (result.tokens,) == (4 * 8,)
+        assert saved.sum() == pytest.approx(result.nll, rel=1e-5)
+        assert result.perplexity == pytest.approx(np.exp(saved.mean(dtype=float)), rel=1e-5)
+        assert result.bits_per_byte == pytest.approx(saved.mean() / np.log(2), rel=1e-5)
+    assert json.loads((run / "provenance.json").read_text())["packages"]["torch"]
+    shown = capsys.readouterr().out
+    assert "alibi" in shown
+    assert f"{found[0].perplexity:.2f}" in shown
+
+
+def test_the_same_command_again_says_that_it_is_done(tmp_path: Path, capsys: Output) -> None:
+    assert train(tmp_path) == 0
+    before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()}
+    capsys.readouterr()
+    assert train(tmp_path) == 0
+    assert "is finished" in capsys.readouterr().out.replace("\n", " ")
+    assert before == {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()}
+
+
+def test_another_config_in_the_same_folder_is_refused(tmp_path: Path, capfd: Output) -> None:
+    assert train(tmp_path, "encoding=alibi") == 0
+    capfd.readouterr()
+    assert train(tmp_path, "encoding=alibi", "optim.lr=0.1 model.layers=1") == 1
+    said = capfd.readouterr().err
+    for part in ("optim.lr", "0.1 asked", "model.layers", "run.name", "run.overwrite=true"):
+        assert part in said
+    assert train(tmp_path, "encoding=alibi", "optim.lr=0.1", "run.overwrite=true") == 0
+    assert train(tmp_path, "encoding=alibi", "runtime.threads=2", "optim.lr=0.1") == 0
+
+
+@pytest.mark.parametrize("encoding", ["alibi", "transformer_xl"])
+def test_an_interrupted_run_goes_on_to_the_same_end(tmp_path: Path, encoding: str) -> None:
+    arguments(tmp_path)  # writes the text
+    more = [f"encoding={encoding} train.steps=8 model.dropout=0.1 train.accumulate=2"]
+    more.append(f"corpus.path={tmp_path}/text")
+    assert train(tmp_path / "whole", *more) == 0
+    assert train(tmp_path / "cut", *more) == 0
+    whole, cut = folder(tmp_path / "whole", encoding), folder(tmp_path / "cut", encoding)
+    # As if killed after step 6: one checkpoint back, rows beyond it, no evaluation.
+    (cut / "checkpoints" / "step-000008").rename(tmp_path / "gone")
+    (cut / "results.jsonl").unlink()
+    (cut / "status.json").write_text('{"state": "running", "reason": null}')
+    assert train(tmp_path / "cut", *more) == 0
+    assert losses(whole) == losses(cut)
+    last = [load_file(run / "checkpoints/step-000008/model.safetensors") for run in (whole, cut)]
+    assert all(last[0][name].equal(last[1][name]) for name in last[0])
+    nll = [[r.nll for r in results.read(run)] for run in (whole, cut)]
+    assert nll[0] == nll[1]
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_stops(tmp_path: Path, stop: signal.Signals) -> None:
+    words = flat(arguments(tmp_path, "train.steps=100000 train.checkpoint_every=100000"))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "posbench", "train", *words],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    metrics = folder(tmp_path, "rope") / "metrics.jsonl"
+    deadline = time.monotonic() + 60
+    while len(read_rows(metrics)) < 3 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(stop)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert "the same command goes on" in said
+    saved = checkpoint.latest(folder(tmp_path, "rope"))
+    assert saved is not None
+    assert checkpoint.step_of(saved) == len(read_rows(metrics))
+    assert RunFolder(folder(tmp_path, "rope")).status["state"] == "interrupted"
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path, capfd: Output) -> None:
+    assert train(tmp_path, "optim.lr=1e38 train.checkpoint_every=1 optim.clip=1e30") == 1
+    said = capfd.readouterr().err
+    assert "the loss is" in said
+    assert "last good checkpoint" in said
+    assert "step-00000" in said
+    assert RunFolder(folder(tmp_path, "rope")).status["state"] == "failed"
+    assert "UserError" in (folder(tmp_path, "rope") / "error.txt").read_text()
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "training.safetensors", "state.json"])
+def test_a_damaged_checkpoint_gets_one_clear_line(
+    tmp_path: Path, capfd: Output, name: str
+) -> None:
+    assert train(tmp_path) == 0
+    run = folder(tmp_path, "rope")
+    (run / "status.json").write_text('{"state": "running", "reason": null}')
+    file = run / "checkpoints/step-000004" / name
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    capfd.readouterr()
+    assert train(tmp_path) == 1
+    said = capfd.readouterr().err
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1
+    assert name in said
+    assert "step-000004" in said
+
+
+def test_a_sweep_with_a_failing_job(tmp_path: Path, capfd: Output) -> None:
+    words = flat(arguments(tmp_path, "encoding=alibi,learned,rope seed=1,2"))
+    # A run of another configuration is in the way of one job.
+    assert train(tmp_path, "encoding=rope seed=2 optim.lr=0.1") == 0
+    capfd.readouterr()
+    assert cli.run(["train", "-m", *words]) == 1
+    told = capfd.readouterr()
+    assert "rope seed 2" in told.err
+    assert "optim.lr" in told.err
+    assert "1 of 6 runs failed" in told.err
+    done = [run for run in collect.runs(collect.folders([str(tmp_path)])) if run.trouble is None]
+    assert len(done) == 6
+    assert told.out.count("±") >= 2
+    assert cli.run(["report", f"runs=[{tmp_path}]", f"folder={tmp_path}"]) == 0
+
+
+def test_every_encoding_trains_reports_and_reads_na(tmp_path: Path, capsys: Output) -> None:
+    words = flat(arguments(tmp_path, f"encoding={','.join(NINE)} train.steps=2"))
+    assert cli.run(["train", "-m", *words]) == 0
+    capsys.readouterr()
+    assert cli.run(["report", f"runs=[{tmp_path}]", f"folder={tmp_path}"]) == 0
+    report = (tmp_path / "report.md").read_text()
+    for name in NINE:
+        assert f"| {name} |" in report
+    assert "learned, n/a: no position past 16" in report
+    rows = (tmp_path / "report.csv").read_text().splitlines()
+    assert len(rows) == 1 + 9 * 2
+
+
+def test_unfinished_runs_are_in_the_report_with_their_reason(tmp_path: Path) -> None:
+    assert train(tmp_path, "encoding=alibi") == 0
+    assert train(tmp_path, "encoding=rope optim.lr=1e38 optim.clip=1e30 seed=3") == 1
+    assert train(tmp_path, "encoding=rope seed=4") == 0
+    RunFolder(folder(tmp_path, "rope", 4)).say("running")
+    assert cli.run(["report", f"runs=[{tmp_path}]", f"folder={tmp_path}"]) == 0
+    report = (tmp_path / "report.md").read_text()
+    assert "rope: seed 3 failed: the loss is" in report
+    assert "rope: seed 4 running" in report
+
+
+def test_eval_scores_a_finished_run_at_other_lengths(tmp_path: Path, capsys: Output) -> None:
+    assert train(tmp_path, "encoding=alibi") == 0
+    run = folder(tmp_path)
+    first = results.read(run)
+    capsys.readouterr()
+    words = [f"run={run}", "eval.lengths=[16,64]", "eval.protocols=[fixed_targets,nonoverlapping]"]
+    assert cli.run(["eval", *words, "eval.tokens=200", "runtime.threads=1"]) == 0
+    found = results.read(run)
+    assert found[: len(first)] == first
+    assert {(r.protocol, r.length) for r in found[len(first) :]} == {
+        (protocol, length)
+        for protocol in ("fixed_targets", "nonoverlapping")
+        for length in (16, 64)
+    }
+    assert "64 (4×)" in capsys.readouterr().out
+
+
+def test_an_encoding_from_outside(tmp_path: Path) -> None:
+    """One .py and one .yaml, in a folder of the user's own."""
+    (tmp_path / "conf" / "encoding").mkdir(parents=True)
+    (tmp_path / "conf" / "encoding" / "mine.yaml").write_text(
+        "_target_: mine.Mine\nslope: 0.5\noptim:\n  lr_multiplier: 3\n"
+    )
+    (tmp_path / "mine.py").write_text(
+        "import torch\n"
+        "from posbench.encodings import Encoding\n\n\n"
+        "class Mine(Encoding):\n"
+        "    def __init__(self, shape, slope):\n"
+        "        super().__init__(shape)\n"
+        "        self.slope = torch.nn.Parameter(torch.full((shape.heads, 1), slope))\n\n"
+        "    def distance_bias(self, distance, layer):\n"
+        "        return -self.slope * distance.float().log1p()\n"
+    )
+    words = flat(arguments(tmp_path, "encoding=mine,alibi"))
+    here = ["--config-dir", "conf"]
+    environment = {"PYTHONPATH": os.pathsep.join([str(Path.cwd()), str(tmp_path)])}
+    command = [sys.executable, "-m", "posbench", "train", "-m", *here, *words]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=os.environ | environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert cli.run(["report", f"runs=[{tmp_path}/outputs]", f"folder={tmp_path}"]) == 0
+    report = (tmp_path / "report.md").read_text()
+    assert "| mine |" in report
+    assert "| alibi |" in report
+    names = collect.runs(collect.folders([str(tmp_path)]))
+    assert {run.name: run.summary["positional_parameters"] for run in names} == {
+        "mine": 2,
+        "alibi": 0,
+    }

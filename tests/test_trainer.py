@@ -1,0 +1,147 @@
+"""Schedule, optimizer groups, segment memory, checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hydra import compose, initialize_config_module
+
+from posbench import build, config
+from posbench.config import Config, PositionalGroup
+from posbench.segments import Batch, Segments
+from posbench.trainer import Trainer, optimizer, schedule
+
+TOY = (
+    "model.width=16 model.heads=2 model.layers=2 model.feed_forward=32 train.length=8 "
+    "train.batch=2 train.steps=6 optim.warmup=2 runtime.threads=1 run.name=x"
+).split()
+
+
+def composed(*overrides: str) -> Config:
+    with initialize_config_module("posbench.conf", version_base="1.3"):
+        return config.load(compose("train", [*TOY, *overrides]), Config)
+
+
+def made(*overrides: str, sizes: tuple[int, ...] = (60, 60, 60)) -> Trainer:
+    settings = composed(*overrides)
+    generator = np.random.default_rng(0)
+    documents = [generator.integers(0, 50, size).astype(np.uint16) for size in sizes]
+    stream = Segments(documents, settings.train.length, settings.train.batch, settings.seed)
+    model = build.model(settings, 50)
+    return Trainer(model, stream, settings, torch.device("cpu"))
+
+
+def test_schedule() -> None:
+    optim = composed("optim.lr=1.0", "optim.final_lr=0.1").optim
+    rates = [schedule(step, 6, optim) for step in range(6)]
+    assert rates[:3] == [0.5, 1.0, 1.0]
+    assert rates[3:] == sorted(rates[3:], reverse=True)
+    assert rates[-1] == pytest.approx(0.1)
+
+
+def test_positional_parameters_form_a_group_of_their_own() -> None:
+    model = made("encoding=t5").model
+    settings = composed().optim
+    groups = optimizer(model, settings, PositionalGroup(lr_multiplier=7.0)).param_groups
+    positional = {id(p) for p in model.encoding.parameters()}
+    for group in groups:
+        ids = {id(p) for p in group["params"]}
+        if ids & positional:
+            assert ids == positional
+            assert (group["lr_multiplier"], group["weight_decay"]) == (7.0, 0.0)
+        else:
+            assert group["lr_multiplier"] == 1.0
+            matrices = all(p.dim() == 2 and p is not model.tokens.weight for p in group["params"])
+            assert (group["weight_decay"] > 0) == matrices
+    assert sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
+
+
+def test_the_multiplier_moves_positional_parameters_alone_at_the_first_step() -> None:
+    moved = {}
+    for multiplier in (1.0, 10.0):
+        run = made("encoding=t5", f"+encoding.optim.lr_multiplier={multiplier}")
+        before = {name: p.detach().clone() for name, p in run.model.named_parameters()}
+        run.optimize()
+        moved[multiplier] = {
+            name: (p - before[name]).abs().max().item() for name, p in run.model.named_parameters()
+        }
+    for name, far in moved[10.0].items():
+        expected = 10 if name.startswith("encoding.") else 1
+        assert far == pytest.approx(expected * moved[1.0][name], rel=1e-3)
+
+
+def test_accumulation_equals_a_larger_batch() -> None:
+    parts, whole = made("train.batch=2", "train.accumulate=2"), made("train.batch=4")
+
+    class Halves:
+        def batch(self, step: int) -> Batch:
+            batch = whole.stream.batch(step // 2)
+            half = slice(2 * (step % 2), 2 * (step % 2) + 2)
+            return Batch(batch.inputs[half], batch.targets[half], batch.fresh[half])
+
+    parts.stream = Halves()
+    for _ in range(3):
+        assert parts.optimize()[0] == pytest.approx(whole.optimize()[0], rel=1e-5)
+
+
+def test_batches_are_the_same_for_every_encoding() -> None:
+    streams = [made(f"encoding={name}").stream for name in ("nope", "transformer_xl", "shaw")]
+    for step in range(5):
+        batches = [stream.batch(step) for stream in streams]
+        assert all(np.array_equal(batches[0].inputs, batch.inputs) for batch in batches)
+
+
+def test_memory_is_the_segment_before_and_ends_with_the_document() -> None:
+    """Each batch's loss equals that of a model called by hand on the same segments."""
+    run = made("encoding=transformer_xl", "encoding.memory_length=8", sizes=(30, 41, 26, 60))
+    by_hand = made("encoding=transformer_xl", "encoding.memory_length=8").model
+    past: list[list[torch.Tensor] | None] = [None, None]
+    visible = 0
+    for step in range(12):
+        batch = run.stream.batch(step)
+        losses = []
+        for lane in range(2):
+            memory = None if batch.fresh[lane] else past[lane]
+            visible += memory is not None
+            tokens = torch.from_numpy(batch.inputs[lane : lane + 1])
+            states, past[lane] = by_hand(tokens, memory)
+            target = torch.from_numpy(batch.targets[lane])
+            loss = torch.nn.functional.cross_entropy(by_hand.logits(states[0]), target)
+            losses.append(loss.item())
+        assert run._loss(batch).item() == pytest.approx(np.mean(losses), rel=1e-5)
+    assert 0 < visible < 24
+
+
+def test_memory_longer_than_a_segment_forgets_the_document_before() -> None:
+    run = made("encoding=transformer_xl", "encoding.memory_length=20", sizes=(30, 41, 26, 60))
+    by_hand = made("encoding=transformer_xl", "encoding.memory_length=20").model
+    past: list[list[torch.Tensor] | None] = [None, None]
+    for step in range(12):
+        batch = run.stream.batch(step)
+        losses = []
+        for lane in range(2):
+            memory = None if batch.fresh[lane] else past[lane]
+            states, past[lane] = by_hand(torch.from_numpy(batch.inputs[lane : lane + 1]), memory)
+            target = torch.from_numpy(batch.targets[lane])
+            loss = torch.nn.functional.cross_entropy(by_hand.logits(states[0]), target)
+            losses.append(loss.item())
+        assert run._loss(batch).item() == pytest.approx(np.mean(losses), rel=1e-5)
+
+
+@pytest.mark.parametrize("encoding", ["rope", "transformer_xl", "shaw"])
+def test_a_checkpoint_restores_everything(tmp_path: Path, encoding: str) -> None:
+    words = (f"encoding={encoding}", "model.dropout=0.2")
+    torch.manual_seed(0)
+    first = made(*words)
+    for _ in range(3):
+        first.optimize()
+    saved = first.save(tmp_path)
+    after = [first.optimize() for _ in range(3)]
+    torch.manual_seed(99)
+    second = made(*words, "seed=1")
+    second.restore(saved)
+    assert second.step == 3
+    assert [second.optimize() for _ in range(3)] == after
