@@ -168,7 +168,7 @@ def test_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     def full(_: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module, "_sync", full)
+    monkeypatch.setattr(module, "sync", full)
     with pytest.raises(UserError, match=r"No space left on device.*POSBENCH_CACHE"):
         prepare(Texts(), Bytes(), tmp_path)
     assert entries(tmp_path) == []

@@ -62,7 +62,7 @@ def test_positional_parameters_form_a_group_of_their_own() -> None:
 def test_the_multiplier_moves_positional_parameters_alone_at_the_first_step() -> None:
     moved = {}
     for multiplier in (1.0, 10.0):
-        run = made("encoding=t5", f"+encoding.optim.lr_multiplier={multiplier}")
+        run = made("encoding=t5", f"encoding.optim.lr_multiplier={multiplier}")
         before = {name: p.detach().clone() for name, p in run.model.named_parameters()}
         run.optimize()
         moved[multiplier] = {

@@ -234,16 +234,14 @@ def test_mask_stays_exact_in_bfloat16(kernel: str) -> None:
 
 
 @each_case
-def test_a_distances_bias_is_not_rounded_by_autocast(case: Case) -> None:
-    encoding, distance = case.encoding(torch.float32), torch.arange(300)
-    expected = encoding.distance_bias(distance, layer=1)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_nothing_in_a_kernel_is_rounded_by_autocast(case: Case, kernel: str) -> None:
+    """Hooks included: for float32 inputs autocast changes no bit."""
+    encoding, shape = case.encoding(torch.float32), case.shape
+    q, k, v = torch.randn(3, 1, shape.heads, 40, shape.head_width).unbind()
+    expected = KERNELS[kernel](q, k, v, encoding, 1, Span.window(40))
     with torch.autocast("cpu", torch.bfloat16):
-        bias = encoding.distance_bias(distance, layer=1)
-    if expected is None or bias is None:
-        assert bias is expected
-    else:
-        assert bias.dtype == expected.dtype
-        torch.testing.assert_close(bias, expected, rtol=1e-5, atol=1e-5)
+        assert KERNELS[kernel](q, k, v, encoding, 1, Span.window(40)).equal(expected)
 
 
 def test_learned_bias_is_not_rounded_by_autocast() -> None:
