@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
+import signal
 import sys
 
 COMMANDS = {
@@ -22,6 +23,7 @@ COMPLETION = ("-sc", "--shell-completion")
 
 def main() -> None:
     """Console entry point: `posbench COMMAND [key=value ...]`."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     sys.exit(run(sys.argv[1:]))
 
 
