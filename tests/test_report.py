@@ -82,7 +82,7 @@ def test_rows_are_ordered_by_the_longest_length_and_the_best_is_marked() -> None
     best = {(row.name, n) for row in table.rows for n, cell in row.cells.items() if cell.best}
     assert best == {("falls", 128), ("flat", 256)}
     text = writers.markdown([table])
-    assert "| **10.00 ×1.00** |" in text
+    assert "| flat | 10.00 | **10.00 ×1.00** |" in text
     assert "none, n/a: no such position" in text
 
 
@@ -131,16 +131,18 @@ def test_csv_has_one_row_for_each_number() -> None:
     assert rows[1]["perplexity"] == ""
 
 
-def test_the_terminal_table_at_100_columns() -> None:
+@pytest.mark.parametrize(("width", "costs"), [(100, True), (50, False)])
+def test_the_terminal_table_fits(width: int, costs: bool) -> None:
     (table,) = tables.tables(
         [run("a", 1, {128: 10.0, 256: 20.0}), run("b", 1, {128: 11.0, 256: 11.0})]
     )
-    console = Console(width=100, color_system=None, file=io.StringIO())
-    console.print(writers.terminal(table))
+    console = Console(width=width, color_system=None, file=io.StringIO())
+    console.print(writers.terminal(table, width))
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "128 (1×)" in shown
     assert "20.00 ×2.00" in shown
     assert "…" not in shown
+    assert ("tok/s" in shown) == costs
 
 
 def test_text_from_a_run_cannot_break_the_markdown() -> None:

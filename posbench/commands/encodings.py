@@ -9,7 +9,6 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -17,6 +16,7 @@ from posbench import attention, build
 from posbench import config as schemas
 from posbench.encodings import Encoding
 from posbench.entry import command
+from posbench.report.writers import PLAIN
 
 CELLS = {
     "embed": "in",
@@ -38,7 +38,7 @@ any: a function of the logits. memory: tokens of the segment before; longest: wi
 def main(node: DictConfig) -> None:
     loader = GlobalHydra.instance().config_loader()
     names = loader.get_group_options("encoding")
-    table = Table(title=f"Encodings, at {_size(node)}", caption=LEGEND, box=box.SIMPLE)
+    table = Table(title=f"Encodings, at {_size(node)}", caption=LEGEND, **PLAIN)
     columns = [*CELLS.values(), "memory", "params", "kernel", "longest", "paper (arXiv)"]
     for header in ("encoding", *columns):
         left = header in ("encoding", "paper (arXiv)")

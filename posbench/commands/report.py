@@ -12,6 +12,7 @@ from posbench.entry import command
 from posbench.errors import UserError
 from posbench.files import write_text
 from posbench.report import collect, tables, writers
+from posbench.report.show import show
 
 
 @command("report")
@@ -23,8 +24,9 @@ def main(node: DictConfig) -> None:
         raise UserError(f"runs={asked.runs}: no run folder there; posbench train makes one")
     made = tables.tables(runs)
     for table in made:
-        console.print(writers.terminal(table))
+        show(table, console)
     folder = Path(asked.folder)
+    folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "report.md", writers.markdown(made))
     write_text(folder / "report.csv", writers.csv(runs))
     console.print(f"written: {folder / 'report.md'}, {folder / 'report.csv'}", style="dim")

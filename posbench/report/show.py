@@ -11,14 +11,13 @@ from posbench.report import collect, tables, writers
 
 
 def show_runs(folders: Iterable[Path], console: Console, targets: set[str] | None = None) -> None:
-    """Print the tables of these run folders, and why a length is n/a."""
+    """Print the tables of these run folders."""
     for table in tables.tables(collect.runs(folders), targets):
-        console.print(writers.terminal(table))
-        reasons = {
-            f"{row.name}: n/a, {cell.reason}"
-            for row in table.rows
-            for cell in row.cells.values()
-            if cell.reason
-        }
-        for reason in sorted(reasons):
-            console.print(reason, style="dim", markup=False, highlight=False)
+        show(table, console)
+
+
+def show(table: tables.Table, console: Console) -> None:
+    """Print a table, and below it why there is no number."""
+    console.print(writers.terminal(table, console.width))
+    for note in table.notes:
+        console.print(note, style="dim", markup=False, highlight=False)

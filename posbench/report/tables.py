@@ -26,8 +26,8 @@ class Cell:
 
     perplexity: float | None = None
     spread: float | None = None
-    ratio: float | None = None  # to the value at the training length
-    reason: str | None = None  # why there is no number
+    ratio: float | None = None  # to the value at the training length, elsewhere
+    reason: str | None = None  # why there can be no number; None: not scored (yet)
     best: bool = False  # in its column
 
 
@@ -51,6 +51,14 @@ class Table:
     train_length: int
     lengths: list[int]
     rows: list[Row]
+
+    @property
+    def notes(self) -> list[str]:
+        """Why there is no number, each reason once."""
+        notes = [f"{row.name}: {trouble}" for row in self.rows for trouble in row.trouble]
+        for row in self.rows:
+            notes += [f"{row.name}, n/a: {c.reason}" for c in row.cells.values() if c.reason]
+        return list(dict.fromkeys(notes))
 
 
 def tables(runs: Sequence[Run], targets: set[str] | None = None) -> list[Table]:
@@ -123,7 +131,10 @@ def _row(
     return Row(
         name=name,
         seeds=len([run for run in runs if run.trouble is None]),
-        cells={length: _cell(found, base) for length, found in scored.items()},
+        cells={
+            length: _cell(found, None if length == train_length else base)
+            for length, found in scored.items()
+        },
         positional_parameters=summaries[0]["positional_parameters"] if summaries else None,
         tokens_per_second=_median(summaries, "train_tokens_per_second"),
         peak_memory=_median(summaries, "train_peak_memory"),
@@ -135,7 +146,7 @@ def _cell(found: list[Result], base: float | None) -> Cell:
     values = [result.perplexity for result in found if result.perplexity is not None]
     if not values:
         reasons = [result.reason for result in found if result.reason]
-        return Cell(reason=reasons[0] if reasons else "not scored")
+        return Cell(reason=reasons[0] if reasons else None)
     mean = statistics.mean(values)
     return Cell(
         perplexity=mean,

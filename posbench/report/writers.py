@@ -6,35 +6,47 @@ import csv as csv_module
 import dataclasses
 import io
 from collections.abc import Sequence
+from typing import Any
 
 from rich import box
 from rich import table as rich_table
+from rich.console import Console
+from rich.measure import Measurement
 from rich.text import Text
 
 from posbench.report.collect import Run
 from posbench.report.tables import Cell, Row, Table
 from posbench.results import Result
 
+PLAIN: Any = {"box": box.SIMPLE, "collapse_padding": True, "pad_edge": False}
 KEPT, WORSE = 1.03, 1.25  # ratios to the training length: holds up to, fails beyond
 CSV_COLUMNS = ["experiment", "encoding", "seed", "perplexity", "bits_per_byte", "commit"] + [
     field.name for field in dataclasses.fields(Result)
 ]
+COSTS = "params: positional ones; tok/s, MiB: speed and peak memory of training"
 LEGEND = "×: ratio to the value at the training length; bold: lowest of its column"
 
 
-def terminal(table: Table) -> rich_table.Table:
-    """A rich table: encodings down, lengths across, coloured by what extrapolation costs."""
-    made = rich_table.Table(
-        title=table.title, caption=f"{LEGEND}\n{table.caption}", box=box.SIMPLE
-    )
+def terminal(table: Table, width: int) -> rich_table.Table:
+    """A rich table: encodings down, lengths across, coloured by what extrapolation costs.
+
+    What a run cost stands beside it where width, in columns, has room.
+    """
+    whole = _terminal(table, costs=True)
+    console = Console(width=10_000)
+    fits = Measurement.get(console, console.options, whole).maximum <= width
+    return whole if fits else _terminal(table, costs=False)
+
+
+def _terminal(table: Table, costs: bool) -> rich_table.Table:
+    legend = LEGEND + (f"; {COSTS}" if costs else "")
+    made = rich_table.Table(title=table.title, caption=f"{legend}\n{table.caption}", **PLAIN)
     made.add_column("encoding", no_wrap=True)
-    for header in _headers(table):
+    for header in _headers(table, costs):
         made.add_column(header, justify="right", no_wrap=True)
     for row in table.rows:
         cells = [_styled(row.cells[length]) for length in table.lengths]
-        made.add_row(Text(row.name, style="bold"), *cells, *_costs(row))
-        for trouble in row.trouble:
-            made.add_row(Text(f"  {trouble}", style="red"))
+        made.add_row(Text(row.name, style="bold"), *cells, *(_costs(row) if costs else []))
     return made
 
 
@@ -63,20 +75,17 @@ def _markdown(table: Table) -> str:
     headers = ["encoding", *_headers(table)]
     lines = [f"### {_escape(table.title)}", "", _line(headers)]
     lines.append("|---" + "|---:" * (len(headers) - 1) + "|")
-    reasons: dict[str, None] = {}
     for row in table.rows:
         cells = [row.cells[length] for length in table.lengths]
         shown = [f"**{_plain(c)}**" if c.best else _plain(c) for c in cells]
         lines.append(_line([_escape(row.name), *shown, *_costs(row)]))
-        reasons |= {f"{row.name}: {trouble}": None for trouble in row.trouble}
-        reasons |= {f"{row.name}, n/a: {cell.reason}": None for cell in cells if cell.reason}
-    notes = [f"- {_escape(reason)}" for reason in reasons]
-    return "\n".join([*lines, "", f"{LEGEND}. {_escape(table.caption)}.", "", *notes, ""])
+    notes = [f"- {_escape(note)}" for note in table.notes]
+    return "\n".join([*lines, "", f"{LEGEND}; {COSTS}. {_escape(table.caption)}.", "", *notes, ""])
 
 
-def _headers(table: Table) -> list[str]:
+def _headers(table: Table, costs: bool = True) -> list[str]:
     lengths = [f"{n:,} ({n / table.train_length:g}×)" for n in table.lengths]
-    return [*lengths, "pos. params", "train tok/s", "peak MiB"]
+    return [*lengths, *(["params", "tok/s", "MiB"] if costs else [])]
 
 
 def _costs(row: Row) -> list[str]:
@@ -90,7 +99,7 @@ def _costs(row: Row) -> list[str]:
 
 def _plain(cell: Cell) -> str:
     if cell.perplexity is None:
-        return "n/a"
+        return "n/a" if cell.reason else "–"
     spread = "" if cell.spread is None else f" ±{cell.spread:.2f}"
     ratio = "" if cell.ratio is None else f" ×{cell.ratio:.2f}"
     return f"{cell.perplexity:.2f}{spread}{ratio}"
@@ -98,10 +107,11 @@ def _plain(cell: Cell) -> str:
 
 def _styled(cell: Cell) -> Text:
     if cell.perplexity is None:
-        return Text("n/a", style="dim")
+        return Text(_plain(cell), style="dim")
     ratio = cell.ratio or 1.0
     colour = "green" if ratio <= KEPT else "yellow" if ratio <= WORSE else "red"
-    return Text(_plain(cell), style=f"bold {colour}" if cell.best else colour)
+    style = "default" if cell.ratio is None else colour
+    return Text(_plain(cell), style=f"bold {style}" if cell.best else style)
 
 
 def _line(cells: Sequence[str]) -> str:
