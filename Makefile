@@ -16,7 +16,7 @@ help: ## list the targets
 
 install: .venv/.runtime ## install posbench and what it needs into .venv
 
-demo: .venv/.runtime ## train and compare a few encodings, in minutes
+demo: .venv/.runtime ## train and compare nine encodings, in minutes
 	@$(BIN)/posbench train -m experiment=demo
 
 report: .venv/.runtime ## compare the runs in outputs/

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import typing
 from typing import Any
 
 import hydra.utils
-from hydra.errors import InstantiationException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -45,25 +45,46 @@ def encoding(settings: dict[str, Any], model: Shape) -> Encoding:
     Raises UserError for a class that cannot be imported or is no Encoding, a key that its
     constructor does not have, and a value that it refuses.
     """
-    target = settings.get("_target_")
-    arguments = {k: v for k, v in settings.items() if k not in ("_target_", "optim")}
-    if not isinstance(target, str):
-        raise UserError("encoding._target_ must name a class, e.g. posbench.encodings.alibi.ALiBi")
-    try:
-        made = hydra.utils.get_class(target)
-    except Exception as error:
-        raise UserError(f"encoding._target_={target}: {_short(error)}") from error
+    arguments = {key: value for key, value in settings.items() if key != "optim"}
+    made = _class(arguments, "encoding")
     if not issubclass(made, Encoding):
-        raise UserError(f"encoding._target_={target} is not a subclass of posbench's Encoding")
-    known = list(inspect.signature(made).parameters)[1:]
-    for key in arguments:
-        if key not in known:
-            hint = nearest(key, known) + (f" ({', '.join(known)})" if known else "")
-            raise UserError(f"encoding.{key}: {made.__name__} has no such parameter{hint}")
+        raise UserError(f"encoding._target_={made} is not a subclass of posbench's Encoding")
+    _check_arguments(made, arguments, "encoding", given=1)
     try:
         return made(model, **arguments)
     except (ValueError, TypeError) as error:
         raise UserError(f"encoding ({made.__name__}): {error}") from error
+
+
+def _class(settings: dict[str, Any], group: str) -> type:
+    """The class that `_target_`, which is taken out, names. Raises UserError."""
+    target = settings.pop("_target_", None)
+    try:
+        return hydra.utils.get_class(target)
+    except Exception as error:  # whatever importing the user's module raises
+        raise UserError(f"{group}._target_={target}: {_short(error)}") from error
+
+
+def _check_arguments(made: type, arguments: dict[str, Any], group: str, given: int = 0) -> None:
+    """Raise UserError for a key the constructor does not have, or a value of another type.
+
+    The first `given` parameters of the constructor are not the user's.
+    """
+    known = list(inspect.signature(made).parameters)[given:]
+    types = typing.get_type_hints(made.__init__)  # type: ignore[misc]
+    for key, value in arguments.items():
+        if key not in known:
+            hint = nearest(key, known) + (f" ({', '.join(known)})" if known else "")
+            raise UserError(f"{group}.{key}: {made.__name__} has no such parameter{hint}")
+        wanted = types.get(key)
+        if wanted in (int, float, bool, str) and not _is_a(value, wanted):
+            raise UserError(f"{group}.{key}={value} must be of type {wanted.__name__}")
+
+
+def _is_a(value: object, wanted: type) -> bool:
+    if isinstance(value, bool) or wanted is bool:
+        return isinstance(value, bool) and wanted is bool
+    return isinstance(value, (int, float) if wanted is float else wanted)
 
 
 def positional(config: Config) -> PositionalGroup:
@@ -96,13 +117,17 @@ def model(config: Config, vocabulary: int) -> models.Transformer:
 
 def corpus(config: Config) -> Corpus:
     """The tokenized corpus, from the cache or made now. Raises UserError."""
+    return corpora.prepare(_make(config.corpus, "corpus"), _make(config.tokenizer, "tokenizer"))
+
+
+def _make(settings: dict[str, Any], group: str) -> Any:
+    arguments = dict(settings)
+    made = _class(arguments, group)
+    _check_arguments(made, arguments, group)
     try:
-        source = hydra.utils.instantiate(config.corpus)
-        tokenizer = hydra.utils.instantiate(config.tokenizer)
-    except InstantiationException as error:
-        cause = error.__cause__ or error
-        raise cause if isinstance(cause, UserError) else UserError(_short(cause)) from error
-    return corpora.prepare(source, tokenizer)
+        return made(**arguments)
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{group} ({made.__name__}): {error}") from error
 
 
 def _short(error: BaseException) -> str:

@@ -73,8 +73,7 @@ def load_training(
             continue
         owner, _, key = rest.rpartition(".")
         parameter = parameters[owner]
-        on_device = value if key == "step" else value.to(parameter.device)
-        optimizer.state[parameter][key] = on_device
+        optimizer.state[parameter][key] = value.to(parameter.device)
     return step_of(folder), extra
 
 

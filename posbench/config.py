@@ -83,10 +83,14 @@ class TrackingConfig:
 
 
 @dataclass
-class RuntimeConfig:
+class DeviceConfig:
     device: str  # auto, cpu, cuda
-    dtype: str  # auto, float32, bfloat16 (autocast in training; evaluation is float32)
     threads: int  # 0: as many as there are cores
+
+
+@dataclass
+class RuntimeConfig(DeviceConfig):
+    dtype: str  # auto, float32, bfloat16 (autocast in training; evaluation is float32)
 
 
 @dataclass
@@ -144,7 +148,7 @@ class EvalCommand:
 
     run: str
     eval: EvalChanges
-    runtime: RuntimeConfig
+    runtime: DeviceConfig
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 
 import hydra
@@ -9,7 +10,7 @@ from omegaconf import DictConfig
 
 from posbench import sweep
 from posbench.errors import UserError
-from posbench.explain import complain, one_line
+from posbench.explain import complain, is_users, one_line
 
 Task = Callable[[DictConfig], None]
 
@@ -29,19 +30,24 @@ def command(config_name: str) -> Callable[[Task], Callable[[], None]]:
             def guarded(node: DictConfig) -> None:
                 try:
                     task(node)
-                except Exception as error:  # raised below, outside Hydra, which would print it too
-                    errors.append(error)
-                    if sweep.current.multirun:
-                        name = f"{node.run.name} seed {node.seed}"
-                        sweep.current.failed.append(name)
-                        complain(f"{name}: {one_line(error)}")
+                except Exception as error:
+                    if not sweep.current.multirun:
+                        errors.append(error)  # raised below: Hydra would print it too
+                        return
+                    name = f"{node.run.name} seed {node.seed}"
+                    sweep.current.failed.append(name)
+                    complain(f"{name}: {one_line(error)}")
+                    if not is_users(error):
+                        traceback.print_exc()
 
             hydra.main(
                 version_base="1.3", config_path="pkg://posbench.conf", config_name=config_name
             )(guarded)()
             if sweep.current.failed:
                 total, names = sweep.current.total, ", ".join(sweep.current.failed)
-                raise UserError(f"{len(errors)} of {total or 'the'} runs failed: {names}")
+                raise UserError(
+                    f"{len(sweep.current.failed)} of {total or 'the'} runs failed: {names}"
+                )
             if errors:
                 raise errors[0]
 

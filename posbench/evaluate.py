@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -86,8 +86,8 @@ class FixedTargets:
 class Nonoverlapping:
     """Consecutive windows, every token but BOS scored once; what most published tables use.
 
-    Whole documents long enough for the longest window, in order, up to about `tokens` tokens.
-    The last window of a document may be short.
+    Documents long enough for the longest window, in order, up to `tokens` tokens in all. The last
+    window of a document may be short.
     """
 
     def __init__(self, config: EvalConfig) -> None:
@@ -149,28 +149,29 @@ def evaluate(
     byte_lengths: np.ndarray,
     config: EvalConfig,
     device: torch.device,
-    done: Callable[[str, int], bool] = lambda protocol, length: False,
-) -> Iterator[tuple[Result, np.ndarray | None]]:
-    """Each result in turn, with the loss of every scored token in nats, [windows, scored] flat.
+) -> Iterator[tuple[Result, list[Window], np.ndarray | None]]:
+    """Each result in turn, with its windows and the loss of every token scored in them, in nats.
 
-    byte_lengths [V] are the bytes a token stands for. Pairs for which done is true are skipped.
+    byte_lengths [V] are the bytes a token stands for. Raises UserError for a loss that is no
+    number.
     """
     for name in config.protocols:
         protocol = PROTOCOLS[name](config)
         for length in config.lengths:
-            if done(name, length):
-                continue
+            windows = protocol.windows(documents, length)
+            ids = np.concatenate([documents[w.document][w.targets()] for w in windows])
+            targets = _hash(windows, ids)
             limit = model.encoding.max_length
             if limit is not None and length > limit:
                 reason = f"no position past {limit}: the table has {limit} rows"
-                yield Result(name, length, reason=reason), None
+                yield Result(name, length, reason=reason, targets=targets), windows, None
                 continue
-            windows = protocol.windows(documents, length)
             reset_peak_memory(device)
             started = time.perf_counter()
             losses = score(model, documents, windows, config.batch_tokens, device)
             seconds = time.perf_counter() - started
-            ids = np.concatenate([documents[w.document][w.targets()] for w in windows])
+            if not np.isfinite(losses).all():
+                raise UserError(f"{name} at length {length}: the model's loss is not a number")
             yield (
                 Result(
                     name,
@@ -179,10 +180,11 @@ def evaluate(
                     tokens=len(losses),
                     bytes=int(byte_lengths[ids].sum()),
                     documents=len({w.document for w in windows}),
-                    targets=_hash(windows, ids),
+                    targets=targets,
                     tokens_per_second=sum(w.length for w in windows) / seconds,
                     peak_memory=peak_memory(device),
                 ),
+                windows,
                 losses,
             )
 

@@ -87,5 +87,8 @@ def exit_with(error: BaseException) -> int:
 
 
 def interrupted(error: KeyboardInterrupt) -> int:
-    print(f"\n{str(error) or 'interrupted'}; the same command goes on from there", file=sys.stderr)
+    print(
+        f"\n{str(error) or 'interrupted'}; the same command, without run.overwrite, goes on",
+        file=sys.stderr,
+    )
     return 130

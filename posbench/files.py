@@ -8,7 +8,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 
 @contextlib.contextmanager
@@ -62,9 +62,18 @@ def write_json(path: Path, value: object) -> None:
 
 
 def append_row(path: Path, row: dict[str, Any]) -> None:
-    """One JSON line, flushed, so that a reader never sees half of it for long."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row) + "\n")
+    """One JSON line more; half a line that a crash left behind is cut off first."""
+    with path.open("a+b") as file:
+        end = file.seek(0, os.SEEK_END)
+        if end and _last_byte(file, end) != b"\n":
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)
+        file.write(json.dumps(row).encode() + b"\n")
+
+
+def _last_byte(file: BinaryIO, end: int) -> bytes:
+    file.seek(end - 1)
+    return file.read(1)
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

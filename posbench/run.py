@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from posbench import build, evaluate, results, runtime, tracking
 from posbench.config import Config, EvalConfig
 from posbench.corpus import Corpus
 from posbench.errors import UserError
+from posbench.evaluate import Window
 from posbench.files import read_rows, replacing, write_json
 from posbench.model import Transformer
 from posbench.progress import Display, display
@@ -28,19 +29,28 @@ Found = Callable[[Result], None]
 
 
 def run(config: Config, console: Console) -> RunFolder:
-    """Train and evaluate, or what of it is still to be done. Raises UserError."""
+    """Train and evaluate, or what of it is still to be done.
+
+    Raises UserError; one about the configuration leaves no trace in the run's folder.
+    """
     check(config)
+    folder = RunFolder.of(config)
+    if folder.holds(config) and folder.finished and not config.run.overwrite:
+        console.print(f"{folder.path} is finished; run.overwrite=true trains it again")
+        return folder
     device = runtime.device(config.runtime)
     dtype = runtime.training_dtype(config.runtime, device)
     runtime.set_threads(config.runtime)
-    folder = RunFolder.of(config)
-    folder.open(config, runtime.provenance(device, dtype))
-    if folder.finished:
-        console.print(f"{folder.path} is finished; run.overwrite=true trains it again")
-        return folder
     name = f"{config.run.name} seed {config.seed}"
-    with folder.recording(), display(console, name, config.train.steps) as shown:
-        _run(config, folder, shown, device, dtype)
+    with display(console, name, config.train.steps) as shown:
+        shown.say("corpus")
+        corpus = build.corpus(config)
+        evaluate.check(config.eval, corpus.documents("test"))
+        trainer = _trainer(config, corpus, device, dtype)
+        machine = runtime.provenance(device, dtype)
+        folder.open(config, machine | {"corpus_hash": corpus.hash})
+        with folder.locked(), folder.recording():
+            _run(trainer, folder.path, corpus, shown)
     return folder
 
 
@@ -50,66 +60,66 @@ def check(config: Config) -> None:
     for name in ("length", "batch", "accumulate", "steps", "checkpoint_every"):
         if getattr(train, name) < 1:
             raise UserError(f"train.{name}={getattr(train, name)} must be at least 1")
-    if optim.lr <= 0:
+    if not 0 < optim.lr < math.inf:
         raise UserError(f"optim.lr={optim.lr} must be positive")
     if len(optim.betas) != 2 or not all(0 <= beta < 1 for beta in optim.betas):
         raise UserError(f"optim.betas={optim.betas} must be two numbers in [0, 1)")
-    if optim.clip <= 0:
+    if not optim.weight_decay >= 0:
+        raise UserError(f"optim.weight_decay={optim.weight_decay} must not be negative")
+    if not 0 <= optim.final_lr <= 1:
+        raise UserError(f"optim.final_lr={optim.final_lr} must lie in [0, 1]")
+    if not optim.clip > 0:
         raise UserError(f"optim.clip={optim.clip} must be positive")
     if not 0 <= optim.warmup <= train.steps:
         raise UserError(f"optim.warmup={optim.warmup} must lie in 0 .. train.steps={train.steps}")
+    tracking.check(config.tracking)
     if config.tracking.every < 1:
         raise UserError(f"tracking.every={config.tracking.every} must be at least 1")
-    if config.seed < 0:
-        raise UserError(f"seed={config.seed} must not be negative")
+    if not 0 <= config.seed < 2**63:
+        raise UserError(f"seed={config.seed} must lie in 0 .. 2^63 - 1")
     for part in (config.run.name, config.run.experiment):
         if not part or Path(part).is_absolute() or ".." in Path(part).parts:
             raise UserError(f"run.name, run.experiment: {part!r} must be a path below run.root")
 
 
-def _run(
-    config: Config, folder: RunFolder, shown: Display, device: torch.device, dtype: torch.dtype
-) -> None:
-    started = time.perf_counter()
-    shown.say("corpus")
-    corpus = build.corpus(config)
-    evaluate.check(config.eval, corpus.documents("test"))
+def _trainer(config: Config, corpus: Corpus, device: torch.device, dtype: torch.dtype) -> Trainer:
     model = build.model(config, corpus.vocabulary).to(device)
-    stream = Segments(
-        corpus.documents("train"), config.train.length, config.train.batch, config.seed
-    )
+    limit = model.encoding.max_length
+    if limit is not None and config.train.length > limit:
+        raise UserError(f"encoding.max_length={limit} is below train.length={config.train.length}")
+    train = config.train
+    stream = Segments(corpus.documents("train"), train.length, train.batch, config.seed)
     autocast = None if dtype is torch.float32 else dtype
-    trainer = Trainer(model, stream, config, device, autocast)
+    return Trainer(model, stream, config, device, autocast)
+
+
+def _run(trainer: Trainer, folder: Path, corpus: Corpus, shown: Display) -> None:
+    config = trainer.config
     tracker = tracking.start(
         config.tracking,
-        folder=folder.path,
+        folder=folder,
         name=f"{config.run.name}-seed{config.seed}",
         group=config.run.experiment,
         settings=dataclasses.asdict(config),
-        resume_id=tracking.saved_id(folder.path),
+        resume_id=tracking.saved_id(folder),
     )
     code = 1
     try:
         torch.manual_seed(config.seed)
-        runtime.reset_peak_memory(device)
         shown.say("training")
-
-        def watch(row: dict[str, float]) -> None:
-            shown.step(row)
-            tracker.log(row, int(row["step"]))
-
-        fit(trainer, folder.path, watch)
-        peak = runtime.peak_memory(device)
-
-        def found(result: Result) -> None:
-            shown.say(f"scored {result.protocol} {result.length}")
-
+        runtime.reset_peak_memory(trainer.device)
+        fit(trainer, folder, shown.step, lambda row: tracker.log(row, int(row["step"])))
         shown.say("evaluating")
-        evaluate_into(folder.path, model, corpus, config.eval, device, found)
-        summary = summarise(config, folder.path, corpus, model, peak)
-        summary["seconds"] = time.perf_counter() - started
-        write_json(folder.path / "summary.json", summary)
-        tracker.summary(_row(folder.path))
+        evaluate_into(
+            folder,
+            trainer.model,
+            corpus,
+            config.eval,
+            trainer.device,
+            lambda result: shown.say(f"scored {result.protocol} {result.length}"),
+        )
+        write_json(folder / "summary.json", summarise(trainer, folder, corpus))
+        tracker.summary(_row(folder))
         code = 0
     finally:
         tracker.finish(code)
@@ -126,36 +136,43 @@ def evaluate_into(
     """Score every protocol and length; each result goes into the folder as soon as it is there."""
     (folder / "losses").mkdir(exist_ok=True)
     rows = []
-    for result, losses in evaluate.evaluate(
+    for result, windows, losses in evaluate.evaluate(
         model, corpus.documents("test"), corpus.byte_lengths, config, device
     ):
         if losses is not None:
-            name = f"{result.protocol}-{result.length}-{result.targets}.npy"
-            with replacing(folder / "losses" / name) as temporary, temporary.open("wb") as file:
-                np.save(file, losses.astype(np.float32), allow_pickle=False)
+            _save(folder / "losses", result, windows, losses)
         results.append(folder, result)
         found(result)
         rows.append(result)
     return rows
 
 
-def summarise(
-    config: Config, folder: Path, corpus: Corpus, model: Transformer, peak: int
-) -> dict[str, object]:
+def _save(folder: Path, result: Result, windows: list[Window], losses: np.ndarray) -> None:
+    """Every loss and where it stands: arrays losses [tokens], windows [n, 4].
+
+    A window's columns are document, start, length and scored: its losses are the next `scored`
+    ones, of the last so many positions of `length`.
+    """
+    name = f"{result.protocol}-{result.length}-{result.targets}.npz"
+    places = np.array([dataclasses.astuple(window) for window in windows])
+    with replacing(folder / name) as temporary, temporary.open("wb") as file:
+        np.savez(file, losses=losses.astype(np.float32), windows=places)
+
+
+def summarise(trainer: Trainer, folder: Path, corpus: Corpus) -> dict[str, object]:
     """What the run cost and what its numbers rest on."""
-    positional = sum(p.numel() for p in model.encoding.parameters())
-    speeds = [row["tokens_per_second"] for row in read_rows(folder / "metrics.jsonl")]
-    train = config.train
+    model, train = trainer.model, trainer.config.train
+    rows = read_rows(folder / "metrics.jsonl")
     return {
         "corpus": corpus.name,
         "corpus_hash": corpus.hash,
         "vocabulary": corpus.vocabulary,
         "parameters": sum(p.numel() for p in model.parameters()),
-        "positional_parameters": positional,
+        "positional_parameters": sum(p.numel() for p in model.encoding.parameters()),
         "attention": model.kernel,
         "tokens_trained": train.steps * train.batch * train.length * train.accumulate,
-        "train_tokens_per_second": statistics.median(speeds),
-        "train_peak_memory": peak,
+        "train_tokens_per_second": statistics.median(r["tokens_per_second"] for r in rows),
+        "train_peak_memory": max(row["peak_memory"] for row in rows),
     }
 
 

@@ -1,6 +1,6 @@
 """A run's place is its content: <root>/<experiment>/<name>/seed<seed>.
 
-config.yaml, provenance.json   written first
+config.yaml, provenance.json   written first; the latter has the commit, machine and corpus
 status.json                    running, done, failed or interrupted, with the reason
 metrics.jsonl, checkpoints/    training
 results.jsonl, losses/         evaluation: typed rows, and the loss of every scored token
@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
 from omegaconf import OmegaConf
 
 from posbench.config import Config
@@ -67,37 +68,70 @@ class RunFolder:
             raise UserError(f"{path}: not a run's configuration")
         return {str(key): value for key, value in loaded.items()}
 
+    def holds(self, config: Config) -> bool:
+        """Whether the folder's run is of this configuration, but for what may differ."""
+        return (self.path / "config.yaml").is_file() and not self._differences(config)
+
     def open(self, config: Config, provenance: Mapping[str, object]) -> None:
         """Create the folder, or enter it again to go on.
 
-        Raises UserError if it holds a run of another configuration or cannot be written.
+        Raises UserError if it holds a run of another configuration or corpus, or cannot be
+        written. A run that never got anywhere, without checkpoint and results, is replaced.
         """
-        wanted = dataclasses.asdict(config)
         try:
             if config.run.overwrite and self.path.exists():
-                shutil.rmtree(self.path)
+                with self.locked():
+                    shutil.rmtree(self.path)
             self.path.mkdir(parents=True, exist_ok=True)
-            if (self.path / "config.yaml").exists():
-                self._require_same(wanted)
+            if (self.path / "config.yaml").exists() and self._got_somewhere:
+                self._require_same(config, provenance)
             else:
                 write_json(self.path / "provenance.json", dict(provenance))
-                write_text(self.path / "config.yaml", OmegaConf.to_yaml(wanted))
+                write_text(
+                    self.path / "config.yaml", OmegaConf.to_yaml(dataclasses.asdict(config))
+                )
         except OSError as error:
             raise UserError(
                 f"{self.path}: cannot be written ({error.strerror}); choose another run.root"
             ) from error
 
-    def _require_same(self, wanted: dict[str, Any]) -> None:
-        here, there = flatten(wanted), flatten(self.config())
-        keys = [
-            key for key in here | there if not is_free(key) and here.get(key) != there.get(key)
-        ]
-        if keys:
-            listed = ", ".join(f"{k} ({there.get(k)} there, {here.get(k)} asked)" for k in keys)
-            raise UserError(
-                f"{self.path} holds a run of another configuration: {listed}; "
-                "give this one another run.name, or replace that one with run.overwrite=true"
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Alone in the folder. Raises UserError if another process is at work there."""
+        lock = FileLock(self.path / ".lock", timeout=0)
+        try:
+            lock.acquire()
+        except Timeout as error:
+            raise UserError(f"{self.path}: another process is at work on this run") from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    @property
+    def _got_somewhere(self) -> bool:
+        return any((self.path / name).exists() for name in ("checkpoints", "results.jsonl"))
+
+    def _differences(self, config: Config) -> dict[str, tuple[Any, Any]]:
+        """Key -> (value there, value asked)."""
+        asked, there = flatten(dataclasses.asdict(config)), flatten(self.config())
+        keys = [key for key in asked | there if not is_free(key)]
+        return {k: (there.get(k), asked.get(k)) for k in keys if there.get(k) != asked.get(k)}
+
+    def _require_same(self, config: Config, provenance: Mapping[str, object]) -> None:
+        ways_out = "give this one another run.name, or replace that one with run.overwrite=true"
+        if differences := self._differences(config):
+            listed = ", ".join(
+                f"{key} ({there} there, {asked} asked)"
+                for key, (there, asked) in differences.items()
             )
+            if self.finished and all(key.startswith("eval.") for key in differences):
+                ways_out = f"score it again with posbench eval run={self.path}"
+            raise UserError(
+                f"{self.path} holds a run of another configuration: {listed}; {ways_out}"
+            )
+        if self.provenance.get("corpus_hash") != provenance["corpus_hash"]:
+            raise UserError(f"{self.path} was begun on another version of the corpus; {ways_out}")
 
     def say(self, state: str, reason: str | None = None) -> None:
         write_json(self.path / "status.json", {"state": state, "reason": reason})

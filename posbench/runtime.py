@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import platform
 import resource
@@ -14,13 +15,13 @@ from pathlib import Path
 import torch
 
 import posbench
-from posbench.config import RuntimeConfig
+from posbench.config import DeviceConfig, RuntimeConfig
 from posbench.errors import UserError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-def device(config: RuntimeConfig) -> torch.device:
+def device(config: DeviceConfig) -> torch.device:
     """auto: CUDA where there is one. Raises UserError for a device that is not there."""
     if config.device not in ("auto", "cpu", "cuda"):
         raise UserError(f"runtime.device={config.device}: choose auto, cpu or cuda")
@@ -47,7 +48,7 @@ def training_dtype(config: RuntimeConfig, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if native else torch.float32
 
 
-def set_threads(config: RuntimeConfig) -> int:
+def set_threads(config: DeviceConfig) -> int:
     """Use config.threads threads, or one a usable core; the number in use."""
     if config.threads < 0:
         raise UserError(f"runtime.threads={config.threads} must be 0 (all cores) or more")
@@ -56,7 +57,8 @@ def set_threads(config: RuntimeConfig) -> int:
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Forget the high-water mark, so that one run of a sweep does not inherit another's."""
+    """Forget the high-water mark of the runs before; what the process still holds stays in it."""
+    gc.collect()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     else:

@@ -105,8 +105,7 @@ def start(
     settings is the run's configuration as plain nested values. resume_id is `saved_id(folder)`
     to continue the run that was there, None for a new one. Raises UserError for an unknown mode.
     """
-    if config.wandb not in MODES:
-        raise UserError(f"tracking.wandb={config.wandb}: choose one of {', '.join(MODES)}")
+    check(config)
     run = {"project": config.project, "name": name, "group": group, "config": settings}
     run |= {"id": resume_id or secrets.token_hex(8), "dir": str(folder.absolute())}
     try:
@@ -119,6 +118,12 @@ def start(
     except Exception as error:
         log.warning("W&B is off for this run: %s", _line(error))
         return Nothing()
+
+
+def check(config: TrackingConfig) -> None:
+    """Raises UserError for an unknown mode."""
+    if config.wandb not in MODES:
+        raise UserError(f"tracking.wandb={config.wandb}: choose one of {', '.join(MODES)}")
 
 
 def saved_id(folder: Path) -> str | None:

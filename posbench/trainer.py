@@ -25,6 +25,7 @@ from posbench.config import Config, OptimConfig, PositionalGroup
 from posbench.errors import UserError
 from posbench.files import append_row, read_rows, write_text
 from posbench.model import Transformer
+from posbench.runtime import peak_memory
 from posbench.segments import Batch
 
 
@@ -38,6 +39,13 @@ class Watcher(Protocol):
     """What looks on while a run trains."""
 
     def __call__(self, row: dict[str, float]) -> None: ...
+
+
+class NotFinite(Exception):
+    """A loss or gradient norm that is infinite or no number."""
+
+    def __init__(self, loss: float, gradient: float) -> None:
+        super().__init__(f"the loss is {loss}, the gradient norm {gradient}")
 
 
 class Stopped(KeyboardInterrupt):
@@ -58,27 +66,36 @@ class Trainer:
         self.model, self.stream, self.config, self.device = model, stream, config, device
         self.autocast = autocast
         self.optimizer = optimizer(model, config.optim, build.positional(config))
-        self.forward = cast(Transformer, torch.compile(model)) if config.train.compile else model
+        self.forward = model
+        if config.train.compile:
+            torch._dynamo.reset()  # what earlier jobs of the process left
+            self.forward = cast(Transformer, torch.compile(model))
         self.memory: list[Tensor] = []  # one [B, M, D] a layer
         self.hidden: Tensor | None = None  # [B, M]: memory of another document
         self.step = 0
 
     def optimize(self) -> tuple[float, float]:
-        """One optimizer step; the mean loss in nats and the gradient norm before clipping."""
+        """One optimizer step; the mean loss in nats and the gradient norm before clipping.
+
+        Raises NotFinite, and leaves the weights alone, if either is no number.
+        """
         rate = schedule(self.step, self.config.train.steps, self.config.optim)
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["lr_multiplier"]
         accumulate = self.config.train.accumulate
         total = torch.zeros((), device=self.device)
         for part in range(accumulate):
-            loss = self._loss(self.stream.batch(self.step * accumulate + part)) / accumulate
-            loss.backward()
-            total += loss.detach()
+            share = self._loss(self.stream.batch(self.step * accumulate + part)) / accumulate
+            share.backward()
+            total += share.detach()
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.config.optim.clip)
+        loss, gradient = total.item(), norm.item()
+        if not math.isfinite(loss + gradient):
+            raise NotFinite(loss, gradient)  # before the weights take it in
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.step += 1
-        return total.item(), norm.item()
+        return loss, gradient
 
     def _loss(self, batch: Batch) -> Tensor:
         inputs = torch.as_tensor(batch.inputs).to(self.device)
@@ -161,11 +178,11 @@ def schedule(step: int, steps: int, config: OptimConfig) -> float:
     return config.lr * (config.final_lr + (1 - config.final_lr) * cosine)
 
 
-def fit(trainer: Trainer, folder: Path, watch: Watcher) -> None:
+def fit(trainer: Trainer, folder: Path, watch: Watcher, record: Watcher) -> None:
     """Train to the last step, from the newest checkpoint if there is one.
 
-    metrics.jsonl gets a row every tracking.every steps; watch sees one every step. Raises Stopped
-    after Ctrl-C or SIGTERM, once saved, and UserError when the loss is not finite.
+    metrics.jsonl and record get a row every tracking.every steps, watch a shorter one every step.
+    Raises Stopped after Ctrl-C or SIGTERM, once saved, and UserError when the loss is not finite.
     """
     config = trainer.config
     metrics = folder / "metrics.jsonl"
@@ -177,28 +194,30 @@ def fit(trainer: Trainer, folder: Path, watch: Watcher) -> None:
     with stop_requests() as stop:
         while trainer.step < config.train.steps:
             started = time.perf_counter()
-            loss, norm = trainer.optimize()
-            _require_finite(loss, trainer.step, folder)
+            try:
+                loss, norm = trainer.optimize()
+            except NotFinite as error:
+                raise _advice(error, trainer.step + 1, folder) from error
             rate = tokens / (time.perf_counter() - started)
             row = {"step": trainer.step, "loss": loss, "tokens_per_second": rate}
             watch(row)
             last = trainer.step == config.train.steps
             if trainer.step % config.tracking.every == 0 or last:
                 lr = trainer.optimizer.param_groups[0]["lr"]
-                append_row(metrics, row | {"grad_norm": norm, "lr": lr})
+                row |= {"grad_norm": norm, "lr": lr, "peak_memory": peak_memory(trainer.device)}
+                append_row(metrics, row)
+                record(row)
             if trainer.step % config.train.checkpoint_every == 0 or last or stop.is_set():
                 trainer.save(folder)
-            if stop.is_set() and not last:
+            if stop.is_set():
                 raise Stopped(f"stopped at step {trainer.step} of {config.train.steps}")
 
 
-def _require_finite(loss: float, step: int, folder: Path) -> None:
-    if math.isfinite(loss):
-        return
+def _advice(error: NotFinite, step: int, folder: Path) -> UserError:
     good = checkpoint.latest(folder)
-    raise UserError(
-        f"the loss is {loss} at step {step}; last good checkpoint: {good or 'none yet'}. "
-        "Try a lower optim.lr, a longer optim.warmup or runtime.dtype=float32"
+    return UserError(
+        f"{error} at step {step}; last good checkpoint: {good or 'none yet'}. Try a lower "
+        "optim.lr, a longer optim.warmup or runtime.dtype=float32, with run.overwrite=true"
     )
 
 

@@ -79,6 +79,15 @@ def test_an_unknown_command_names_the_nearest(capfd: Output) -> None:
         ("run.name=../x", ["run.name", "../x"]),
         ("seed=-1", ["seed=-1"]),
         ("seed=one,two", ["seed"]),
+        ("seed=99999999999999999999", ["seed"]),
+        ("optim.lr=nan", ["optim.lr=nan"]),
+        ("optim.weight_decay=-1", ["optim.weight_decay=-1"]),
+        ("encoding=shaw encoding.k=abc", ["encoding.k=abc", "int"]),
+        ("encoding=rope encoding.base=abc", ["encoding.base=abc", "float"]),
+        ("encoding=rope encoding.base=-1", ["encoding.base=-1", "positive"]),
+        ("encoding=learned encoding.max_length=8", ["encoding.max_length=8", "train.length=16"]),
+        ("tokenizer=bpe tokenizer.vocabulary=abc", ["tokenizer.vocabulary=abc", "int"]),
+        ("+corpus.kk=1", ["corpus.kk", "no such parameter", "path"]),
     ],
 )
 def test_a_mistake_gets_one_clear_line(
@@ -88,7 +97,7 @@ def test_a_mistake_gets_one_clear_line(
     said = one_line(capfd)
     for part in expected:
         assert part in said
-    assert not list(tmp_path.rglob("results.jsonl"))
+    assert not (tmp_path / "outputs").exists()
 
 
 @pytest.mark.parametrize(
@@ -107,6 +116,7 @@ def test_an_unusable_corpus_gets_one_clear_line(
     path.write_bytes(content)
     assert train(tmp_path, f"corpus.path={path}") == 1
     assert expected in one_line(capfd)
+    assert not (tmp_path / "outputs").exists()
 
 
 def test_an_outputs_folder_that_cannot_be_written_gets_one_clear_line(

@@ -70,7 +70,7 @@ def test_fixed_targets_are_the_same_tokens_with_more_context() -> None:
 
 def test_a_unigram_model_scores_the_same_at_every_length() -> None:
     texts = documents(80, 200)
-    results = [r for r, _ in evaluate(unigram(), texts, BYTES, settings(), CPU)]
+    results = [r for r, *_ in evaluate(unigram(), texts, BYTES, settings(), CPU)]
     assert len({result.nll for result in results}) == 1
     assert len({result.targets for result in results}) == 1
 
@@ -93,7 +93,7 @@ def test_perplexity_is_one_sum_over_a_ragged_corpus() -> None:
     texts = documents(45, 71)
     model = tiny(ALiBi)
     config = settings(protocols=["nonoverlapping"], lengths=[16], tokens=1000)
-    ((result, losses),) = evaluate(model, texts, BYTES, config, CPU)
+    ((result, _, losses),) = evaluate(model, texts, BYTES, config, CPU)
     assert losses is not None
     total, count = 0.0, 0
     for text in texts:
@@ -126,7 +126,7 @@ def test_more_rows_than_a_chunk_of_logits(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_length_past_the_table_is_na_with_a_reason() -> None:
     model = tiny(Learned, max_length=16)
-    results = [r for r, _ in evaluate(model, documents(80), BYTES, settings(), CPU)]
+    results = [r for r, *_ in evaluate(model, documents(80), BYTES, settings(), CPU)]
     assert [result.perplexity is None for result in results] == [False, False, True]
     assert "past 16" in str(results[2].reason)
 
@@ -135,7 +135,7 @@ def test_bits_per_byte_counts_the_scored_text_only() -> None:
     lengths = np.arange(50)
     texts = documents(80)
     config = settings(lengths=[8], blocks=1)
-    ((result, _),) = evaluate(tiny(), texts, lengths, config, CPU)
+    ((result, *_),) = evaluate(tiny(), texts, lengths, config, CPU)
     (window,) = FixedTargets(config).windows(texts, 8)
     scored = int(lengths[texts[0][window.targets()]].sum())
     assert result.bytes == scored

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import math
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from posbench.errors import UserError
 from posbench.report import tables, writers
 from posbench.report.collect import Run
 from posbench.results import Result
@@ -20,6 +22,7 @@ def run(name: str, seed: int, perplexities: dict[int, float | None], **changes: 
     config: dict[str, Any] = {
         "run": {"experiment": "test", "name": name},
         "seed": seed,
+        "encoding": {"_target_": name},
         "corpus": {"_target_": "x"},
         "tokenizer": {},
         "model": {"width": 16, "layers": 2, "heads": 2},
@@ -45,7 +48,7 @@ def run(name: str, seed: int, perplexities: dict[int, float | None], **changes: 
 
 def _result(length: int, perplexity: float | None) -> Result:
     if perplexity is None:
-        return Result("fixed_targets", length, reason="no such position")
+        return Result("fixed_targets", length, reason="no such position", targets="feed")
     nll = 10 * math.log(perplexity)
     return Result("fixed_targets", length, None, nll, 10, 30, 2, "feed")
 
@@ -55,7 +58,6 @@ def test_mean_spread_and_ratio_over_seeds() -> None:
         [run("a", 1, {128: 10.0, 256: 20.0}), run("a", 2, {128: 14.0, 256: 28.0})]
     )
     (row,) = table.rows
-    assert row.seeds == 2
     assert row.cells[128].perplexity == pytest.approx(12)
     assert row.cells[128].spread == pytest.approx(math.sqrt(8))
     assert row.cells[256].ratio == pytest.approx(2)
@@ -104,6 +106,41 @@ def test_what_does_not_change_the_numbers_does_not_split_a_table() -> None:
     often = run("b", 1, {128: 8.0}, train={"length": 128, "checkpoint_every": 1})
     (table,) = tables.tables([run("a", 1, {128: 9.0}), often])
     assert len(table.rows) == 2
+
+
+def test_seeds_of_different_encodings_are_not_averaged() -> None:
+    runs = [
+        run("a", 1, {128: 8.0}, encoding={"_target_": "x", "k": 16}),
+        run("a", 2, {128: 80.0}, encoding={"_target_": "x", "k": 64}),
+    ]
+    (table,) = tables.tables(runs)
+    assert [row.name for row in table.rows] == ["a (k=16)", "a (k=64)"]
+    assert [row.cells[128].perplexity for row in table.rows] == pytest.approx([8, 80])
+    assert table.rows[0].trouble == ("1 of 2 seeds",)
+
+
+def test_the_same_run_twice_is_refused() -> None:
+    with pytest.raises(UserError, match="both a seed 1"):
+        tables.tables([run("a", 1, {128: 8.0}), run("a", 1, {128: 8.0})])
+
+
+def test_a_table_that_is_na_throughout_is_shown() -> None:
+    (table,) = tables.tables([run("a", 1, {128: None, 256: None})])
+    assert table.notes == ["a, n/a: no such position"]
+
+
+def test_an_evaluation_of_one_run_does_not_list_the_others() -> None:
+    other = run("b", 1, {512: 9.0})
+    other = dataclasses.replace(
+        other, results=[dataclasses.replace(r, targets="beef") for r in other.results]
+    )
+    made = tables.tables([run("a", 1, {128: 8.0}), other])
+    assert [[row.name for row in table.rows] for table in made] == [["b"], ["a"]]
+
+
+def test_the_multiplier_stands_beside_the_parameters() -> None:
+    fast = run("a", 1, {128: 8.0}, encoding={"_target_": "x", "optim": {"lr_multiplier": 10}})
+    assert "| 7 lr×10 |" in writers.markdown(tables.tables([fast]))
 
 
 def test_a_failed_run_keeps_its_row_and_reason() -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from posbench.encodings.base import Encoding, Shape, Span
-from posbench.encodings.sinusoid import angles
+from posbench.encodings.sinusoid import angles, positive
 
 
 class RoPE(Encoding):
@@ -28,7 +28,7 @@ class RoPE(Encoding):
             )
         if layout not in ("half", "interleaved"):
             raise ValueError(f"encoding.layout={layout}: choose half or interleaved")
-        self.base = base
+        self.base = positive(base)
         self.layout = layout
 
     def rotate(self, q: Tensor, k: Tensor, span: Span, layer: int) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,13 @@ import torch
 from torch import Tensor
 
 
+def positive(base: float) -> float:
+    """base, if it can be one. Raises ValueError."""
+    if not base > 0:
+        raise ValueError(f"encoding.base={base} must be positive")
+    return base
+
+
 def angles(positions: Tensor, width: int, base: float) -> Tensor:
     """positions [M] -> p * base^(-2k/width), k = 0 .. ceil(width/2)-1; [M, ceil(width/2)].
 

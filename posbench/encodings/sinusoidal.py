@@ -11,7 +11,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from posbench.encodings.base import Encoding, Shape
-from posbench.encodings.sinusoid import interleaved
+from posbench.encodings.sinusoid import interleaved, positive
 
 
 class Sinusoidal(Encoding):
@@ -19,7 +19,7 @@ class Sinusoidal(Encoding):
 
     def __init__(self, shape: Shape, base: float = 10_000.0) -> None:
         super().__init__(shape)
-        self.base = base
+        self.base = positive(base)
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         return x + interleaved(positions, self.shape.width, self.base).to(x.dtype)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from posbench.encodings.base import Encoding, Shape, Span
-from posbench.encodings.sinusoid import concatenated
+from posbench.encodings.sinusoid import concatenated, positive
 
 
 class TransformerXL(Encoding):
@@ -33,7 +33,7 @@ class TransformerXL(Encoding):
         if shape.width % 2:
             raise ValueError(f"Transformer-XL's sinusoid needs an even model.width: {shape.width}")
         self.memory_length = memory_length
-        self.base = base
+        self.base = positive(base)
         owners = shape.layers if untie else 1
         self.u = nn.Parameter(torch.empty(owners, shape.heads, shape.head_width))
         self.v = nn.Parameter(torch.empty(owners, shape.heads, shape.head_width))

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from yaml import YAMLError  # type: ignore[import-untyped]
+
 from posbench import results
+from posbench.errors import UserError
 from posbench.results import Result
 from posbench.run_folder import RunFolder
 
@@ -60,11 +63,15 @@ def runs(paths: Iterable[Path]) -> list[Run]:
 
 
 def _run(folder: RunFolder) -> Run:
-    return Run(
-        folder=folder.path,
-        config=folder.config(),
-        status=folder.status,
-        summary=folder.summary,
-        provenance=folder.provenance,
-        results=results.read(folder.path),
-    )
+    try:
+        return Run(
+            folder=folder.path,
+            config=folder.config(),
+            status=folder.status,
+            summary=folder.summary,
+            provenance=folder.provenance,
+            results=results.read(folder.path),
+        )
+    except (OSError, ValueError, TypeError, YAMLError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{folder.path}: cannot be read ({reason}); leave it out") from error

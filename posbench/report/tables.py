@@ -1,7 +1,8 @@
 """Perplexity by encoding and length, from runs that can be compared.
 
-Runs share a table only if corpus, tokenizer, model, training, optimizer, protocol and scored
-tokens are the same; the encoding, and its optimizer group, are what may differ.
+Runs share a table only if corpus, tokenizer, model, training, optimizer, dtype, protocol and
+scored tokens are the same; the encoding, and its optimizer group, are what may differ. Runs share
+a row, as its seeds, only if these are the same too.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from posbench.errors import UserError
 from posbench.report.collect import Run
 from posbench.results import Result
 from posbench.run_folder import flatten, is_free
@@ -36,12 +38,12 @@ class Row:
     """One encoding, over its seeds."""
 
     name: str
-    seeds: int
     cells: dict[int, Cell]
     positional_parameters: int | None
+    lr_multiplier: float  # of the positional parameters
     tokens_per_second: float | None
     peak_memory: float | None  # bytes, training
-    trouble: tuple[str, ...]
+    trouble: tuple[str, ...]  # what is missing, and why
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def tables(runs: Sequence[Run], targets: set[str] | None = None) -> list[Table]:
     """
     made = []
     for group in _comparable(runs):
-        scored = {(r.protocol, r.targets) for run in group for r in run.results if r.targets}
+        scored = {(r.protocol, r.targets) for run in group for r in run.results}
         kinds: list[tuple[str, str | None]] = [*sorted(scored)]
         for protocol, tokens in kinds or [(group[0].config["eval"]["protocols"][0], None)]:
             if targets is None or tokens in targets:
@@ -81,7 +83,8 @@ def _comparable(runs: Sequence[Run]) -> list[list[Run]]:
     for run in runs:
         settings = flatten({part: run.config[part] for part in COMPARED})
         kept = {key: value for key, value in settings.items() if not is_free(key)}
-        groups[json.dumps([run.experiment, kept], sort_keys=True)].append(run)
+        began = [run.provenance.get(key) for key in ("corpus_hash", "dtype")]
+        groups[json.dumps([run.experiment, kept, began], sort_keys=True)].append(run)
     return list(groups.values())
 
 
@@ -89,13 +92,13 @@ def _table(group: list[Run], protocol: str, targets: str | None) -> Table:
     lengths = {r.length for run in group for r in run.results if _belongs(r, protocol, targets)}
     if targets is None:
         lengths = set(group[0].config["eval"]["lengths"])
-    by_name: dict[str, list[Run]] = defaultdict(list)
-    for run in group:
-        by_name[run.name].append(run)
     first = group[0].config["train"]["length"]
+    seeds = {run.seed for run in group}
     rows = [
-        _row(name, same, protocol, targets, sorted(lengths), first)
-        for name, same in by_name.items()
+        _row(name, runs, protocol, targets, sorted(lengths), first, len(seeds))
+        for name, runs in _by_encoding(group).items()
+        if any(_belongs(r, protocol, targets) for run in runs for r in run.results)
+        or any(run.trouble for run in runs)
     ]
     rows = _mark_best(sorted(rows, key=lambda row: _order(row, max(lengths))))
     title = f"{group[0].experiment}: perplexity by length, {protocol}"
@@ -103,8 +106,38 @@ def _table(group: list[Run], protocol: str, targets: str | None) -> Table:
     return Table(title, caption, first, sorted(lengths), rows)
 
 
+def _by_encoding(group: list[Run]) -> dict[str, list[Run]]:
+    """Label of a row -> its seeds. Runs of one name that differ in the encoding are told apart.
+
+    Raises UserError where two folders hold the same run.
+    """
+    kinds: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
+    for run in group:
+        kinds[run.name][json.dumps(run.config["encoding"], sort_keys=True)].append(run)
+    rows: dict[str, list[Run]] = {}
+    for name, variants in kinds.items():
+        flat = [flatten(runs[0].config["encoding"]) for runs in variants.values()]
+        for settings, runs in zip(flat, variants.values(), strict=True):
+            _require_distinct(runs)
+            differing = [k for k in settings if any(o.get(k) != settings[k] for o in flat)]
+            suffix = ", ".join(f"{key}={settings[key]}" for key in differing)
+            rows[f"{name} ({suffix})" if suffix else name] = runs
+    return rows
+
+
+def _require_distinct(runs: list[Run]) -> None:
+    seen: dict[int, Run] = {}
+    for run in runs:
+        if run.seed in seen:
+            raise UserError(
+                f"{seen[run.seed].folder} and {run.folder} are both {run.name} seed {run.seed}; "
+                "leave one out of runs=[...]"
+            )
+        seen[run.seed] = run
+
+
 def _belongs(result: Result, protocol: str, targets: str | None) -> bool:
-    return result.protocol == protocol and result.targets == targets and targets is not None
+    return result.protocol == protocol and result.targets == targets
 
 
 def _row(
@@ -114,31 +147,33 @@ def _row(
     targets: str | None,
     lengths: list[int],
     train_length: int,
+    seeds: int,
 ) -> Row:
     scored = {
         length: [
             result
             for run in runs
             for result in run.results
-            if result.length == length
-            and result.protocol == protocol
-            and result.targets in (targets, None)
+            if result.length == length and _belongs(result, protocol, targets)
         ]
         for length in lengths
     }
     base = _mean(scored.get(train_length, []))
     summaries = [run.summary for run in runs if run.summary]
+    trouble = [f"seed {run.seed} {run.trouble}" for run in runs if run.trouble]
+    if len(runs) < seeds:
+        trouble.append(f"{len(runs)} of {seeds} seeds")
     return Row(
         name=name,
-        seeds=len([run for run in runs if run.trouble is None]),
         cells={
             length: _cell(found, None if length == train_length else base)
             for length, found in scored.items()
         },
         positional_parameters=summaries[0]["positional_parameters"] if summaries else None,
+        lr_multiplier=runs[0].config["encoding"].get("optim", {}).get("lr_multiplier", 1.0),
         tokens_per_second=_median(summaries, "train_tokens_per_second"),
         peak_memory=_median(summaries, "train_peak_memory"),
-        trouble=tuple(f"seed {run.seed} {run.trouble}" for run in runs if run.trouble),
+        trouble=tuple(trouble),
     )
 
 
@@ -197,9 +232,8 @@ def _caption(group: list[Run], protocol: str, targets: str | None) -> str:
     """What every number of the table rests on."""
     config = group[0].config
     summary = next((run.summary for run in group if run.summary), {})
-    scored = next(
-        (r for run in group for r in run.results if _belongs(r, protocol, targets)), None
-    )
+    belonging = (r for run in group for r in run.results if _belongs(r, protocol, targets))
+    scored = next((result for result in belonging if result.tokens), None)
     model = config["model"]
     seeds = sorted({run.seed for run in group})
     commits = sorted({str(run.provenance.get("commit")) for run in group})

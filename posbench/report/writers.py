@@ -20,10 +20,15 @@ from posbench.results import Result
 
 PLAIN: Any = {"box": box.SIMPLE, "collapse_padding": True, "pad_edge": False}
 KEPT, WORSE = 1.03, 1.25  # ratios to the training length: holds up to, fails beyond
-CSV_COLUMNS = ["experiment", "encoding", "seed", "perplexity", "bits_per_byte", "commit"] + [
-    field.name for field in dataclasses.fields(Result)
-]
-COSTS = "params: positional ones; tok/s, MiB: speed and peak memory of training"
+RUN_COLUMNS = ["experiment", "encoding", "seed", "commit", "corpus", "corpus_hash", "device"]
+RUN_COLUMNS += ["dtype", "lr_multiplier", "positional_parameters", "parameters", "tokens_trained"]
+RUN_COLUMNS += ["train_length", "train_tokens_per_second", "train_peak_memory"]
+RESULT_COLUMNS = [field.name for field in dataclasses.fields(Result)]
+CSV_COLUMNS = [*RUN_COLUMNS, "perplexity", "bits_per_byte", *RESULT_COLUMNS]
+COSTS = (
+    "params: positional ones, with their learning-rate multiplier; "
+    "tok/s, MiB: speed and peak process memory of training"
+)
 LEGEND = "×: ratio to the value at the training length; bold: lowest of its column"
 
 
@@ -61,14 +66,26 @@ def csv(runs: Sequence[Run]) -> str:
     writer = csv_module.DictWriter(text, CSV_COLUMNS, lineterminator="\n")
     writer.writeheader()
     for run in runs:
-        place = {"experiment": run.experiment, "encoding": run.name, "seed": run.seed}
-        place["commit"] = run.provenance.get("commit")
+        place = _run_columns(run)
         if run.trouble:
             writer.writerow({**place, "reason": run.trouble})
         for result in run.results:
             figures = {"perplexity": result.perplexity, "bits_per_byte": result.bits_per_byte}
             writer.writerow({**place, **dataclasses.asdict(result), **figures})
     return text.getvalue()
+
+
+def _run_columns(run: Run) -> dict[str, object]:
+    known = {
+        **run.summary,
+        **run.provenance,
+        "experiment": run.experiment,
+        "encoding": run.name,
+        "seed": run.seed,
+        "train_length": run.config["train"]["length"],
+        "lr_multiplier": run.config["encoding"].get("optim", {}).get("lr_multiplier", 1.0),
+    }
+    return {column: known.get(column) for column in RUN_COLUMNS}
 
 
 def _markdown(table: Table) -> str:
@@ -89,9 +106,10 @@ def _headers(table: Table, costs: bool = True) -> list[str]:
 
 
 def _costs(row: Row) -> list[str]:
+    rate = "" if row.lr_multiplier == 1 else f" lr×{row.lr_multiplier:g}"
     memory = None if row.peak_memory is None else row.peak_memory / 2**20
     return [
-        "" if row.positional_parameters is None else f"{row.positional_parameters:,}",
+        "" if row.positional_parameters is None else f"{row.positional_parameters:,}{rate}",
         "" if row.tokens_per_second is None else f"{row.tokens_per_second:,.0f}",
         "" if memory is None else f"{memory:,.0f}",
     ]
