@@ -55,18 +55,32 @@ class Display:
         self.sweep = self.progress.add_task("sweep", total=total, visible=bool(total))
         self.task = self.progress.add_task(name, total=steps)
         self.spoken = time.monotonic() - PLAIN_SECONDS
+        self.first: tuple[int, float] | None = None  # step of this session, and when
 
     def step(self, row: dict[str, float]) -> None:
         """A training step: its number, loss in nats and tokens per second."""
         step, loss, speed = int(row["step"]), row["loss"], row["tokens_per_second"]
         self.progress.update(self.task, completed=step, loss=loss, speed=speed)
         self.progress.update(self.sweep, completed=self.before + step / self.steps)
-        if not self.live and (
-            time.monotonic() - self.spoken > PLAIN_SECONDS or step == self.steps
-        ):
-            self.spoken = time.monotonic()
+        if self.live:
+            return
+        now = time.monotonic()
+        self.first = self.first or (step, now)
+        if now - self.spoken > PLAIN_SECONDS or step == self.steps:
+            self.spoken = now
             figures = f"step {step}/{self.steps}  loss {loss:.3f}  {speed:,.0f} tok/s"
-            self.console.print(f"{self.place}{self.name}  {figures}", highlight=False)
+            self.console.print(
+                f"{self.place}{self.name}  {figures}{self._left(step, now)}", highlight=False
+            )
+
+    def _left(self, step: int, now: float) -> str:
+        """How long training will take from here, at the pace so far."""
+        assert self.first is not None
+        done, since = self.first
+        if step == done:
+            return ""
+        seconds = (self.steps - step) * (now - since) / (step - done)
+        return f"  {seconds:.0f} s left"
 
     def say(self, what: str) -> None:
         """What is going on besides training."""
