@@ -116,7 +116,7 @@ def _run(trainer: Trainer, folder: Path, corpus: Corpus, shown: Display) -> None
             corpus,
             config.eval,
             trainer.device,
-            lambda result: shown.say(f"scored {result.protocol} {result.length}"),
+            lambda result: shown.say(f"scored length {result.length}"),
         )
         write_json(folder / "summary.json", summarise(trainer, folder, corpus))
         tracker.summary(_row(folder))
