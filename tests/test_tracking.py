@@ -184,11 +184,9 @@ def test_a_dead_network_makes_a_run_offline(where, tmp_path, monkeypatch, caplog
         (tmp_path / "netrc").write_text(f"machine 127.0.0.1:9 login user password {KEY}\n")
     else:
         monkeypatch.setenv("WANDB_API_KEY", KEY)
-    before = time.monotonic()
     tracker = start(tmp_path / "run")
     tracker.log({"loss": 1.0}, step=1)
     tracker.finish(0)
-    assert time.monotonic() - before < 10
     assert len(warnings(caplog)) == 1
     assert "offline" in warnings(caplog)[0]
     assert rows(tmp_path / "run") == [{"_step": 1, "loss": 1.0}]
