@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -270,21 +271,14 @@ def test_eval_scores_a_finished_run_at_other_lengths(tmp_path: Path, capsys: Out
 
 
 def test_an_encoding_from_outside(tmp_path: Path) -> None:
-    """One .py and one .yaml, in a folder of the user's own."""
+    """The README's mine.py and mine.yaml, in a folder of the user's own."""
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    python, yaml = (re.search(f"```{kind}\n(.*?)```", readme, re.S) for kind in ("python", "yaml"))
+    assert python is not None
+    assert yaml is not None
     (tmp_path / "conf" / "encoding").mkdir(parents=True)
-    (tmp_path / "conf" / "encoding" / "mine.yaml").write_text(
-        "_target_: mine.Mine\nslope: 0.5\noptim:\n  lr_multiplier: 3\n"
-    )
-    (tmp_path / "mine.py").write_text(
-        "import torch\n"
-        "from posbench.encodings import Encoding\n\n\n"
-        "class Mine(Encoding):\n"
-        "    def __init__(self, shape, slope):\n"
-        "        super().__init__(shape)\n"
-        "        self.slope = torch.nn.Parameter(torch.full((shape.heads, 1), slope))\n\n"
-        "    def distance_bias(self, distance, layer):\n"
-        "        return -self.slope * distance.float().log1p()\n"
-    )
+    (tmp_path / "conf" / "encoding" / "mine.yaml").write_text(yaml[1])
+    (tmp_path / "mine.py").write_text(python[1])
     words = flat(arguments(tmp_path, "encoding=mine,alibi"))
     here = ["--config-dir", "conf"]
     environment = {"PYTHONPATH": os.pathsep.join([str(Path.cwd()), str(tmp_path)])}
@@ -296,6 +290,7 @@ def test_an_encoding_from_outside(tmp_path: Path) -> None:
     assert cli.run(["report", f"runs=[{tmp_path}/outputs]", f"folder={tmp_path}"]) == 0
     report = (tmp_path / "report.md").read_text()
     assert "| mine |" in report
+    assert "| 2 lr×10 |" in report
     assert "| alibi |" in report
     names = collect.runs(collect.folders([str(tmp_path)]))
     assert {run.name: run.summary["positional_parameters"] for run in names} == {
