@@ -87,8 +87,6 @@ def exit_with(error: BaseException) -> int:
 
 
 def interrupted(error: KeyboardInterrupt) -> int:
-    print(
-        f"\n{str(error) or 'interrupted'}; the same command, without run.overwrite, goes on",
-        file=sys.stderr,
-    )
+    """Say that a command was stopped, and how far it came if it knows; the exit code."""
+    print(f"\n{str(error) or 'interrupted'}", file=sys.stderr)
     return 130

@@ -26,7 +26,7 @@ from posbench.config import Config
 from posbench.errors import UserError
 from posbench.files import write_json, write_text
 
-# What does not change the numbers of a run.
+# What may differ between runs that are compared, and when a run is resumed.
 FREE = ("run", "tracking", "runtime.threads", "eval.batch_tokens", "train.checkpoint_every")
 
 

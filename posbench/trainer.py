@@ -210,7 +210,10 @@ def fit(trainer: Trainer, folder: Path, watch: Watcher, record: Watcher) -> None
             if trainer.step % config.train.checkpoint_every == 0 or last or stop.is_set():
                 trainer.save(folder)
             if stop.is_set():
-                raise Stopped(f"stopped at step {trainer.step} of {config.train.steps}")
+                raise Stopped(
+                    f"stopped at step {trainer.step} of {config.train.steps}; "
+                    "the same command, without run.overwrite, goes on"
+                )
 
 
 def _advice(error: NotFinite, step: int, folder: Path) -> UserError:
