@@ -86,6 +86,7 @@ def test_rows_are_ordered_by_the_longest_length_and_the_best_is_marked() -> None
     text = writers.markdown([table])
     assert "| flat | 10.00 | **10.00 ×1.00** |" in text
     assert "none, n/a: no such position" in text
+    assert "| none | 9.00 | n/a |" in text
 
 
 @pytest.mark.parametrize(
