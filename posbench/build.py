@@ -22,14 +22,8 @@ from posbench.explain import nearest, one_line
 
 def shape(config: Config) -> Shape:
     """Raises UserError where heads do not divide the width, or a size is not positive."""
-    sizes = {
-        "width": config.model.width,
-        "heads": config.model.heads,
-        "layers": config.model.layers,
-    }
-    sizes["feed_forward"] = config.model.feed_forward
-    for name, size in sizes.items():
-        if size < 1:
+    for name in ("width", "heads", "layers", "feed_forward"):
+        if (size := getattr(config.model, name)) < 1:
             raise UserError(f"model.{name}={size} must be at least 1")
     if not 0 <= config.model.dropout < 1:
         raise UserError(f"model.dropout={config.model.dropout} must lie in [0, 1)")

@@ -1,7 +1,7 @@
 """Typed schemas of the configuration. Types live here, values in conf/.
 
-An encoding, a corpus and an optimizer group stay open dictionaries where a class outside this
-file defines the keys (`_target_`); everything else is checked against these fields.
+An encoding, a corpus and a tokenizer stay open dictionaries, because the class that `_target_`
+names defines their keys (build.py checks them); everything else is checked against these fields.
 """
 
 from __future__ import annotations

@@ -47,9 +47,8 @@ def run(config: Config, console: Console) -> RunFolder:
         corpus = build.corpus(config)
         evaluate.check(config.eval, corpus.documents("test"))
         trainer = _trainer(config, corpus, device, dtype)
-        machine = runtime.provenance(device, dtype)
-        folder.open(config, machine | {"corpus_hash": corpus.hash})
-        with folder.locked(), folder.recording():
+        origin = runtime.provenance(device, dtype) | {"corpus_hash": corpus.hash}
+        with folder.opened(config, origin), folder.recording():
             _run(trainer, folder.path, corpus, shown)
     return folder
 

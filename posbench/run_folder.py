@@ -21,6 +21,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 from omegaconf import OmegaConf
+from yaml import YAMLError  # type: ignore[import-untyped]
 
 from posbench.config import Config
 from posbench.errors import UserError
@@ -63,7 +64,10 @@ class RunFolder:
         path = self.path / "config.yaml"
         if not path.is_file():
             raise UserError(f"{self.path}: not a run folder (it has no config.yaml)")
-        loaded = OmegaConf.to_container(OmegaConf.load(path))
+        try:
+            loaded = OmegaConf.to_container(OmegaConf.load(path))
+        except YAMLError as error:
+            raise UserError(f"{path}: not valid YAML ({str(error).splitlines()[0]})") from error
         if not isinstance(loaded, dict):
             raise UserError(f"{path}: not a run's configuration")
         return {str(key): value for key, value in loaded.items()}
@@ -72,41 +76,47 @@ class RunFolder:
         """Whether the folder's run is of this configuration, but for what may differ."""
         return (self.path / "config.yaml").is_file() and not self._differences(config)
 
-    def open(self, config: Config, provenance: Mapping[str, object]) -> None:
-        """Create the folder, or enter it again to go on.
+    @contextmanager
+    def opened(self, config: Config, provenance: Mapping[str, object]) -> Iterator[None]:
+        """Alone in the folder, created or entered again to go on.
 
-        Raises UserError if it holds a run of another configuration or corpus, or cannot be
-        written. A run that never got anywhere, without checkpoint and results, is replaced.
+        Raises UserError if another process is at work there, if it holds a run of another
+        configuration, corpus or dtype, or if it cannot be written. A run that never got anywhere,
+        without checkpoint and results, is replaced.
         """
+        with self._writing():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            # Beside the folder, which may be replaced; the system frees it when a process dies.
+            lock = FileLock(self.path.with_name(f".{self.path.name}.lock"), timeout=0)
+            try:
+                lock.acquire()
+            except Timeout as error:
+                raise UserError(f"{self.path}: another process is at work on this run") from error
         try:
-            if config.run.overwrite and self.path.exists():
-                with self.locked():
-                    shutil.rmtree(self.path)
-            self.path.mkdir(parents=True, exist_ok=True)
-            if (self.path / "config.yaml").exists() and self._got_somewhere:
-                self._require_same(config, provenance)
-            else:
-                write_json(self.path / "provenance.json", dict(provenance))
-                write_text(
-                    self.path / "config.yaml", OmegaConf.to_yaml(dataclasses.asdict(config))
-                )
+            with self._writing():
+                self._prepare(config, provenance)
+            yield
+        finally:
+            lock.release()
+
+    def _prepare(self, config: Config, provenance: Mapping[str, object]) -> None:
+        if self._got_somewhere and not config.run.overwrite:
+            self._require_same(config, provenance)
+            return
+        if self.path.exists():
+            shutil.rmtree(self.path)
+        self.path.mkdir()
+        write_json(self.path / "provenance.json", dict(provenance))
+        write_text(self.path / "config.yaml", OmegaConf.to_yaml(dataclasses.asdict(config)))
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise UserError(
                 f"{self.path}: cannot be written ({error.strerror}); choose another run.root"
             ) from error
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Alone in the folder. Raises UserError if another process is at work there."""
-        lock = FileLock(self.path / ".lock", timeout=0)
-        try:
-            lock.acquire()
-        except Timeout as error:
-            raise UserError(f"{self.path}: another process is at work on this run") from error
-        try:
-            yield
-        finally:
-            lock.release()
 
     @property
     def _got_somewhere(self) -> bool:
@@ -132,6 +142,11 @@ class RunFolder:
             )
         if self.provenance.get("corpus_hash") != provenance["corpus_hash"]:
             raise UserError(f"{self.path} was begun on another version of the corpus; {ways_out}")
+        if self.provenance.get("dtype") != provenance["dtype"]:
+            raise UserError(
+                f"{self.path} was begun in {self.provenance.get('dtype')}, this machine's "
+                f"runtime.dtype is {provenance['dtype']}; set it, or {ways_out}"
+            )
 
     def say(self, state: str, reason: str | None = None) -> None:
         write_json(self.path / "status.json", {"state": state, "reason": reason})

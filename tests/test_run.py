@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from filelock import FileLock
 from safetensors.torch import load_file
 
 from posbench import checkpoint, cli, results
@@ -198,13 +199,36 @@ def test_a_corpus_that_changes_under_a_run_is_noticed(tmp_path: Path, capfd: Out
 
 
 def test_another_process_in_the_folder_is_named(tmp_path: Path, capfd: Output) -> None:
+    """And its files stay as they are, also before its first checkpoint."""
+    run = RunFolder(folder(tmp_path, "rope"))
+    run.path.parent.mkdir(parents=True)
+    with FileLock(run.path.with_name(".seed1.lock")):
+        run.path.mkdir()
+        (run.path / "config.yaml").write_text("run: {}\n")
+        for words in ("optim.lr=0.1", "run.overwrite=true"):
+            assert train(tmp_path, words) == 1
+            assert "another process" in capfd.readouterr().err
+        assert (run.path / "config.yaml").read_text() == "run: {}\n"
+    assert train(tmp_path) == 0
+
+
+def test_a_run_is_not_resumed_in_another_dtype(tmp_path: Path, capfd: Output) -> None:
     assert train(tmp_path) == 0
     run = RunFolder(folder(tmp_path, "rope"))
     run.say("running")
-    with run.locked():
-        assert train(tmp_path) == 1
-    assert "another process" in capfd.readouterr().err
+    began = run.provenance | {"dtype": "bfloat16"}
+    (run.path / "provenance.json").write_text(json.dumps(began))
+    assert train(tmp_path) == 1
+    assert "begun in bfloat16" in capfd.readouterr().err
+
+
+def test_a_damaged_config_gets_one_clear_line(tmp_path: Path, capfd: Output) -> None:
     assert train(tmp_path) == 0
+    (folder(tmp_path, "rope") / "config.yaml").write_text("a: [1\n")
+    assert train(tmp_path) == 1
+    said = capfd.readouterr().err
+    assert "not valid YAML" in said
+    assert said.count("\n") == 1
 
 
 def test_other_lengths_of_a_finished_run_point_to_eval(tmp_path: Path, capfd: Output) -> None:

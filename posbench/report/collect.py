@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from yaml import YAMLError  # type: ignore[import-untyped]
-
 from posbench import results
 from posbench.errors import UserError
 from posbench.results import Result
@@ -72,6 +70,6 @@ def _run(folder: RunFolder) -> Run:
             provenance=folder.provenance,
             results=results.read(folder.path),
         )
-    except (OSError, ValueError, TypeError, YAMLError) as error:
+    except (OSError, ValueError, TypeError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"{folder.path}: cannot be read ({reason}); leave it out") from error
