@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import typing
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import hydra.utils
@@ -13,7 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 from posbench import config as schemas
 from posbench import corpus as corpora
 from posbench import model as models
-from posbench.config import Config, PositionalGroup
+from posbench.config import Config, ParameterGroup
 from posbench.corpus import Corpus
 from posbench.encodings import Encoding, Shape
 from posbench.errors import UserError
@@ -36,18 +37,37 @@ def shape(config: Config) -> Shape:
 def encoding(settings: dict[str, Any], model: Shape) -> Encoding:
     """The encoding that `_target_` names, with the other keys as its constructor's arguments.
 
-    Raises UserError for a class that cannot be imported or is no Encoding, a key that its
-    constructor does not have, and a value that it refuses.
+    A group of encodings among the arguments (encoding.parts) becomes one of functions from a
+    Shape to an Encoding. Raises UserError for a class that cannot be imported or is no Encoding, a
+    key that its constructor does not have, and a value that it refuses.
     """
+    return _maker(settings, "encoding")(model)
+
+
+def _maker(settings: dict[str, Any], path: str) -> Callable[[Shape], Encoding]:
+    """What makes the encoding at a dotted path, its settings checked."""
     arguments = {key: value for key, value in settings.items() if key != "optim"}
-    made = _class(arguments, "encoding")
+    made = _class(arguments, path)
     if not issubclass(made, Encoding):
-        raise UserError(f"encoding._target_={made} is not a subclass of posbench's Encoding")
-    _check_arguments(made, arguments, "encoding", given=1)
-    try:
-        return made(model, **arguments)
-    except (ValueError, TypeError) as error:
-        raise UserError(f"encoding ({made.__name__}): {error}") from error
+        raise UserError(f"{path}._target_={made} is not a subclass of posbench's Encoding")
+    _check_arguments(made, arguments, path, given=1)
+    for key, group in arguments.items():
+        if _are_encodings(group):
+            arguments[key] = {n: _maker(s, f"{path}.{key}.{n}") for n, s in group.items()}
+
+    def make(model: Shape) -> Encoding:
+        try:
+            return made(model, **arguments)
+        except (ValueError, TypeError) as error:
+            raise UserError(f"{path} ({made.__name__}): {error}") from error
+
+    return make
+
+
+def _are_encodings(value: object) -> bool:
+    """Whether a value is a group of encodings: name -> settings with a `_target_`."""
+    groups = value.values() if isinstance(value, dict) and value else [None]
+    return all(isinstance(settings, dict) and "_target_" in settings for settings in groups)
 
 
 def _class(settings: dict[str, Any], group: str) -> type:
@@ -81,16 +101,28 @@ def _is_a(value: object, wanted: type) -> bool:
     return isinstance(value, (int, float) if wanted is float else wanted)
 
 
-def positional(config: Config) -> PositionalGroup:
-    """The optimizer group that the encoding's yaml declares under `optim`. Raises UserError."""
+def positional(config: Config) -> dict[str, ParameterGroup]:
+    """The optimizer groups of positional parameters, by the prefix of the names that each serves.
+
+    Declared under `optim` in the encoding's yaml, and in that of each part of a mix. Raises
+    UserError.
+    """
+    return dict(_positional(config.encoding, "encoding"))
+
+
+def _positional(settings: dict[str, Any], path: str) -> Iterator[tuple[str, ParameterGroup]]:
     try:
-        group = schemas.load(OmegaConf.create(config.encoding.get("optim", {})), PositionalGroup)
+        group = schemas.load(OmegaConf.create(settings.get("optim", {})), ParameterGroup)
     except OmegaConfBaseException as error:
-        known = ", ".join(schemas.known_keys(PositionalGroup))
-        raise UserError(f"encoding.optim.{one_line(error)} ({known})") from error
+        known = ", ".join(schemas.known_keys(ParameterGroup))
+        raise UserError(f"{path}.optim.{one_line(error)} ({known})") from error
     if group.lr_multiplier < 0 or group.weight_decay < 0:
-        raise UserError(f"encoding.optim: {group} must not be negative")
-    return group
+        raise UserError(f"{path}.optim: {group} must not be negative")
+    yield f"{path}.", group
+    for key, value in settings.items():
+        if _are_encodings(value):
+            for name, part in value.items():
+                yield from _positional(part, f"{path}.{key}.{name}")
 
 
 def model(config: Config, vocabulary: int) -> models.Transformer:

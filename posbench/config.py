@@ -48,8 +48,8 @@ class TrainConfig:
 
 
 @dataclass
-class PositionalGroup:
-    """The optimizer group of the parameters under `encoding.`."""
+class ParameterGroup:
+    """An optimizer group; an encoding's yaml declares its own under `optim`."""
 
     lr_multiplier: float = 1.0
     weight_decay: float = 0.0

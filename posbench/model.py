@@ -5,17 +5,21 @@ Shapes: B batch, T tokens, M memory, S = M + T keys, D width, H heads, d head wi
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from posbench.attention import KERNELS, Attention, choose
+from posbench.attention import KERNELS, choose
 from posbench.encodings import Encoding, Shape, Span
 
 Memory = Sequence[Tensor]  # the inputs [B, M, D] of each layer, of the segment before
+
+Attend = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # q, k, v, the layer's input
 
 TOKEN_SCALE = 2.0  # token embeddings start with size 1/TOKEN_SCALE and enter multiplied by it
 
@@ -35,15 +39,13 @@ class Layer(nn.Module):
         self.feed_forward_in = nn.Linear(shape.width, feed_forward, bias=False)
         self.feed_forward_out = nn.Linear(feed_forward, shape.width, bias=False)
 
-    def forward(
-        self, x: Tensor, past: Tensor | None, attend: Callable[[Tensor, Tensor, Tensor], Tensor]
-    ) -> Tensor:
+    def forward(self, x: Tensor, past: Tensor | None, attend: Attend) -> Tensor:
         """x [B, T, D], past [B, M, D] or None -> [B, T, D]."""
         normed = self.attention_norm(x)
         context = normed if past is None else torch.cat((self.attention_norm(past), normed), 1)
         k, v = self.key_value(context).chunk(2, dim=-1)
         q, k, v = (self._by_head(y) for y in (self.query(normed), k, v))
-        x = x + self._drop(self.attention_out(attend(q, k, v).transpose(1, 2).flatten(2)))
+        x = x + self._drop(self.attention_out(attend(q, k, v, context).transpose(1, 2).flatten(2)))
         hidden = F.gelu(self.feed_forward_in(self.feed_forward_norm(x)))
         return x + self._drop(self.feed_forward_out(hidden))
 
@@ -70,7 +72,8 @@ class Transformer(nn.Module):
         super().__init__()
         self.shape = shape
         self.dropout = dropout
-        self.kernel = choose(encoding, attention)
+        self.serving = [encoding.at(layer) for layer in range(shape.layers)]
+        self.kernels = [choose(part, attention) for part, _ in self.serving]
         self.tokens = nn.Embedding(vocabulary, shape.width)
         self.layers = nn.ModuleList(
             Layer(shape, feed_forward, dropout) for _ in range(shape.layers)
@@ -86,49 +89,63 @@ class Transformer(nn.Module):
         hidden [B, M], where given, is True where a row must not see its memory.
         Raises ValueError for a window longer than encoding.max_length.
         """
-        length = tokens.shape[1]
-        past = 0 if memory is None else memory[0].shape[1]
-        self._check_length(past + length)
-        span = Span.window(length, past, tokens.device)
-        if hidden is not None:
-            span = Span(span.queries, span.keys, F.pad(hidden, (0, length)))
-
+        spans = self._spans(tokens, memory, hidden)
         x = self.tokens(tokens) * (TOKEN_SCALE * self.shape.width**0.5)
-        x = self.encoding.embed(x, span.queries)
+        for part, span in spans.items():
+            x = part.embed(x, span.queries)
         x = F.dropout(x, self.dropout, self.training)
         inputs = []
         for number, layer in enumerate(self.layers):
             inputs.append(x)
-            x = layer(x, None if memory is None else memory[number], self._attend(number, span))
+            past = None if memory is None else memory[number]
+            x = layer(x, past, self._attend(number, spans))
         return self.norm(x), self._remember(memory, inputs)
+
+    @property
+    def kernel(self) -> str:
+        """The kernels at work, e.g. "fused", or "fused, reference" where layers differ."""
+        return ", ".join(sorted(set(self.kernels)))
 
     def logits(self, states: Tensor) -> Tensor:
         """states [..., D] -> logits [..., V], by the tied token embedding."""
         return F.linear(states, self.tokens.weight)
 
-    def _attend(self, layer: int, span: Span) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-        kernel: Attention = KERNELS[self.kernel]
-        dropout = self.dropout if self.training else 0.0
-        return lambda q, k, v: kernel(q, k, v, self.encoding, layer, span, dropout)
+    def _spans(
+        self, tokens: Tensor, memory: Memory | None, hidden: Tensor | None
+    ) -> dict[Encoding, Span]:
+        """Each encoding that serves a layer, and its span. Raises ValueError for one too long."""
+        length = tokens.shape[1]
+        spans: dict[Encoding, Span] = {}
+        for number, (part, _) in enumerate(self.serving):
+            if part in spans:
+                continue
+            past = 0 if memory is None else memory[number].shape[1]
+            if part.max_length is not None and past + length > part.max_length:
+                raise ValueError(
+                    f"{type(part).__name__} has {part.max_length} positions, not {past + length}"
+                )
+            span = Span.window(length, past, tokens.device)
+            if hidden is not None and past:
+                span = dataclasses.replace(span, hidden=F.pad(hidden[:, -past:], (0, length)))
+            spans[part] = part.place(span)
+        return spans
 
-    def _check_length(self, length: int) -> None:
-        limit = self.encoding.max_length
-        if limit is not None and length > limit:
-            raise ValueError(
-                f"{type(self.encoding).__name__} has {limit} positions (encoding.max_length), "
-                f"not {length}"
-            )
+    def _attend(self, number: int, spans: Mapping[Encoding, Span]) -> Attend:
+        kernel, span = KERNELS[self.kernels[number]], spans[self.serving[number][0]]
+        dropout = self.dropout if self.training else 0.0
+        return lambda q, k, v, x: kernel(q, k, v, self.encoding, number, span, dropout, x)
 
     def _remember(self, memory: Memory | None, inputs: list[Tensor]) -> list[Tensor]:
-        keep = self.encoding.memory_length
-        if keep == 0:
+        """Each layer's inputs, as many as its encoding keeps; empty if none keeps any."""
+        keep = [part.memory_length for part, _ in self.serving]
+        if not any(keep):
             return []
-        whole = (
-            inputs
-            if memory is None
-            else [torch.cat(p, 1) for p in zip(memory, inputs, strict=True)]
-        )
-        return [x[:, -keep:].detach() for x in whole]
+        if memory is not None:
+            inputs = [torch.cat(pair, 1) for pair in zip(memory, inputs, strict=True)]
+        return [
+            x[:, x.shape[1] - min(kept, x.shape[1]) :].detach()
+            for x, kept in zip(inputs, keep, strict=True)
+        ]
 
 
 def build(
@@ -166,7 +183,8 @@ def _encoding_seed(seed: int) -> int:
 def initialise(model: Transformer, generator: torch.Generator) -> None:
     """Every weight outside `encoding.`, in one place.
 
-    Matrices N(0, 1/fan_in), those that write to the residual stream smaller by sqrt(2 N).
+    Matrices N(0, 1/fan_in), those that write to the residual stream smaller by sqrt(2 N), query
+    projections times the encoding's query_gain.
 
     Token embeddings are of unit size at the input, as Vaswani's sqrt(D) E with E ~ N(0, 1/D), so
     that positions of unit size do not swamp them. But a tied output then starts sure that each
@@ -183,3 +201,5 @@ def initialise(model: Transformer, generator: torch.Generator) -> None:
         elif name.startswith("tokens."):
             std /= TOKEN_SCALE
         parameter.normal_(std=std, generator=generator)
+    for layer, (part, _) in zip(model.layers, model.serving, strict=True):
+        cast(Layer, layer).query.weight.mul_(part.query_gain)

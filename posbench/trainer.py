@@ -5,12 +5,13 @@ Shapes: B batch, T tokens, M memory.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from posbench import build, checkpoint
-from posbench.config import Config, OptimConfig, PositionalGroup
+from posbench.config import Config, OptimConfig, ParameterGroup
 from posbench.errors import UserError
 from posbench.files import append_row, read_rows, write_text
 from posbench.model import Transformer
@@ -143,27 +144,27 @@ class Trainer:
 
 
 def optimizer(
-    model: Transformer, config: OptimConfig, positional: PositionalGroup
+    model: Transformer, config: OptimConfig, positional: Mapping[str, ParameterGroup]
 ) -> torch.optim.AdamW:
-    """AdamW over three groups: matrices, norms and token embeddings, and everything positional."""
-    decayed, plain, encoding = [], [], []
+    """AdamW over matrices, norms with token embeddings, and positional groups by name prefix."""
+    rules = {
+        "matrix": ParameterGroup(weight_decay=config.weight_decay),
+        "plain": ParameterGroup(),
+        **positional,
+    }
+    members: dict[str, list[nn.Parameter]] = {name: [] for name in rules}
     for name, parameter in model.named_parameters():
         if name.startswith("encoding."):
-            encoding.append(parameter)
-        elif parameter.dim() < 2 or name.startswith("tokens."):
-            plain.append(parameter)
+            group = max((p for p in positional if name.startswith(p)), key=len)
         else:
-            decayed.append(parameter)
+            plain = parameter.dim() < 2 or name.startswith("tokens.")
+            group = "plain" if plain else "matrix"
+        members[group].append(parameter)
     groups = [
-        {"params": decayed, "weight_decay": config.weight_decay, "lr_multiplier": 1.0},
-        {"params": plain, "weight_decay": 0.0, "lr_multiplier": 1.0},
-        {
-            "params": encoding,
-            "weight_decay": positional.weight_decay,
-            "lr_multiplier": positional.lr_multiplier,
-        },
+        {"params": parameters, **dataclasses.asdict(rules[name])}
+        for name, parameters in members.items()
+        if parameters
     ]
-    groups = [group for group in groups if group["params"]]
     return torch.optim.AdamW(
         groups, lr=config.lr, betas=(config.betas[0], config.betas[1]), fused=True
     )

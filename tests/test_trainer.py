@@ -10,7 +10,7 @@ import torch
 from hydra import compose, initialize_config_module
 
 from posbench import build, config
-from posbench.config import Config, PositionalGroup
+from posbench.config import Config, ParameterGroup
 from posbench.segments import Batch, Segments
 from posbench.trainer import Trainer, optimizer, schedule
 
@@ -45,7 +45,8 @@ def test_schedule() -> None:
 def test_positional_parameters_form_a_group_of_their_own() -> None:
     model = made("encoding=t5").model
     settings = composed().optim
-    groups = optimizer(model, settings, PositionalGroup(lr_multiplier=7.0)).param_groups
+    group_of = {"encoding.": ParameterGroup(lr_multiplier=7.0)}
+    groups = optimizer(model, settings, group_of).param_groups
     positional = {id(p) for p in model.encoding.parameters()}
     for group in groups:
         ids = {id(p) for p in group["params"]}

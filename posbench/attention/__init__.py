@@ -1,4 +1,5 @@
-"""Ways to compute attention, one meaning: reference.py defines it, fused.py is fast."""
+"""Ways to compute attention, one meaning: reference.py defines it, blocked.py is the same in
+blocks of queries, fused.py is fast."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from posbench.attention.blocked import blocked_attention
 from posbench.attention.fused import fused_attention
 from posbench.attention.reference import reference_attention
 from posbench.encodings import Encoding, Span
@@ -14,7 +16,10 @@ __all__ = ["KERNELS", "Attention", "choose"]
 
 
 class Attention(Protocol):
-    """q [B, H, T, d], k and v [B, H, S, d], un-rotated -> [B, H, T, d], causal."""
+    """q [B, H, T, d], k and v [B, H, S, d], un-rotated -> [B, H, T, d], causal.
+
+    x [B, S, D] is the layer's input, normed; only the cell `decay` needs it.
+    """
 
     def __call__(
         self,
@@ -25,10 +30,15 @@ class Attention(Protocol):
         layer: int,
         span: Span,
         dropout: float = 0.0,
+        x: Tensor | None = None,
     ) -> Tensor: ...
 
 
-KERNELS: dict[str, Attention] = {"reference": reference_attention, "fused": fused_attention}
+KERNELS: dict[str, Attention] = {
+    "reference": reference_attention,
+    "blocked": blocked_attention,
+    "fused": fused_attention,
+}
 
 
 def choose(encoding: Encoding, requested: str = "auto") -> str:
@@ -38,12 +48,12 @@ def choose(encoding: Encoding, requested: str = "auto") -> str:
     """
     explicit_only = encoding.fills("scores")
     if requested == "auto":
-        return "reference" if explicit_only else "fused"
+        return "blocked" if explicit_only else "fused"
     if requested not in KERNELS:
-        raise ValueError(f"model.attention={requested}: choose auto, {' or '.join(KERNELS)}")
+        raise ValueError(f"model.attention={requested}: choose auto, {', '.join(KERNELS)}")
     if requested == "fused" and explicit_only:
         raise ValueError(
             f"model.attention=fused: {type(encoding).__name__} fills the cell `scores`, "
-            "which only the reference can compute; use auto or reference"
+            "which no fused kernel can compute; use auto, blocked or reference"
         )
     return requested

@@ -8,7 +8,11 @@ becomes a [C, S] mask as a *strided view*, without a copy.
     q_i . R(n)      a row per query,                  strides (W + 1, 1)
     k_j . Q(n)      a row per key, by blocks of keys, strides (1, W' + 1)
 
-The first C - 1 entries of a row belong to negative distances and are -inf: causality.
+The first C - 1 entries of a row belong to negative distances and are -inf: causality. So are
+those past the encoding's window.
+
+Positions with gaps (span.consecutive is False) have no such views: what they need beyond
+rotations is left to blocked.py.
 
 Shapes: B batch, H heads, T queries, S keys, d head width, C queries in the block.
 """
@@ -19,6 +23,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from posbench.attention.blocked import blocked_attention
+from posbench.attention.decay import decays, passed_between
 from posbench.attention.precision import precise, without_autocast
 from posbench.encodings import Encoding, Span
 
@@ -35,27 +41,47 @@ def fused_attention(
     layer: int,
     span: Span,
     dropout: float = 0.0,
+    x: Tensor | None = None,
 ) -> Tensor:
     """q [B, H, T, d], k and v [B, H, S, d], un-rotated -> [B, H, T, d]."""
+    encoding, layer = encoding.at(layer)
     if encoding.fills("scores"):
         raise ValueError(f"{type(encoding).__name__} fills the cell `scores`: no fused attention")
+    tables = _Tables(encoding, layer, span, x)
+    if not (tables.empty or span.consecutive):
+        return blocked_attention(q, k, v, encoding, layer, span, dropout, x)
     rotated_q, rotated_k = encoding.rotate(q, k, span, layer)
-    rotated_q, rotated_k = rotated_q.to(v.dtype), rotated_k.to(v.dtype)
-    tables = _Tables(encoding, layer, span)
-    length, keys = q.shape[2], k.shape[2]
-    if tables.empty and span.hidden is None and length == keys:
+    dtype = torch.promote_types(v.dtype, rotated_q.dtype)
+    rotated = (rotated_q.to(dtype), rotated_k.to(dtype), v.to(dtype))
+    if tables.empty and span.hidden is None and q.shape[2] == k.shape[2]:
         return F.scaled_dot_product_attention(
-            rotated_q, rotated_k, v, dropout_p=dropout, is_causal=True, scale=encoding.scale
-        )
-    k, rotated_k, v = (x.flip(2) for x in (k, rotated_k, v))
+            *rotated, dropout_p=dropout, is_causal=True, scale=encoding.scale
+        ).to(v.dtype)
+    return _by_blocks(q, k, rotated, tables, span, dropout).to(v.dtype)
+
+
+def _by_blocks(
+    q: Tensor,
+    k: Tensor,
+    rotated: tuple[Tensor, Tensor, Tensor],
+    tables: _Tables,
+    span: Span,
+    dropout: float,
+) -> Tensor:
+    """Un-rotated q and k, rotated ones and v -> [B, H, T, d], over reversed keys."""
+    length, keys = q.shape[2], k.shape[2]
+    rotated_q, rotated_k, v = rotated
+    k, rotated_k, v = (each.flip(2) for each in (k, rotated_k, v))
     attend = _plain if tables.values is None else _weighted
     size = BLOCK if tables.views else TABLE_BLOCK
     blocks = []
     for first in range(0, length, size):
         block = span.rows(first, min(first + size, length))
-        rows = slice(first, first + size)
-        seen = slice(keys - block.keys.shape[0], None)  # reversed: what the block can see is last
-        mask = tables.mask(q[:, :, rows], k[:, :, seen], block)
+        unseen = keys - len(block.keys)  # of the future: reversed, they come first
+        if tables.window is not None:
+            block = block.last(len(block.queries) + tables.window - 1)
+        rows, seen = slice(first, first + size), slice(unseen, unseen + len(block.keys))
+        mask = tables.mask(q[:, :, rows], k[:, :, seen], block, keys - unseen)
         here = (rotated_q[:, :, rows], rotated_k[:, :, seen], v[:, :, seen])
         blocks.append(attend(*here, mask, tables, dropout))
     return torch.cat(blocks, dim=2) if len(blocks) > 1 else blocks[0]
@@ -64,19 +90,25 @@ def fused_attention(
 class _Tables:
     """What one layer's encoding says of the distances 0 .. S - 1."""
 
-    def __init__(self, encoding: Encoding, layer: int, span: Span) -> None:
-        distance = torch.arange(span.keys.shape[0], device=span.keys.device)
+    def __init__(self, encoding: Encoding, layer: int, span: Span, x: Tensor | None) -> None:
+        distance = span.distances
         self.encoding, self.layer, self.scale = encoding, layer, encoding.scale
         self.bias = encoding.distance_bias(distance, layer)  # [H, S]
         self.keys = encoding.distance_keys(distance, layer)  # [H, S, d]
         self.queries = encoding.distance_queries(distance, layer)  # [H, S, d]
         self.values = encoding.distance_values(distance, layer)  # [H, S, d]
-        tables = (self.keys, self.queries, self.values)
+        self.decay = decays(encoding, x, layer)  # [B, H, S]
+        narrow = encoding.window is not None and encoding.window < len(span.keys)
+        self.window = encoding.window if narrow else None
+        tables = (self.keys, self.queries, self.values, self.decay)
         self.views = not encoding.fills("position_bias") and all(t is None for t in tables)
-        self.empty = self.views and self.bias is None
+        self.empty = self.views and self.bias is None and self.window is None
 
-    def mask(self, q: Tensor, k: Tensor, block: Span) -> Tensor:
-        """The mask [B or 1, H or 1, C, S] of q [B, H, C, d] over reversed k [B, H, S, d]."""
+    def mask(self, q: Tensor, k: Tensor, block: Span, last: int) -> Tensor:
+        """The mask [B or 1, H or 1, C, S] of q [B, H, C, d] over reversed k [B, H, S, d].
+
+        The S keys are those up to the last'th of the whole span.
+        """
         exact = precise(q.dtype)
         row = self._row(q.to(exact), k.shape[2])
         *outer, height, _ = row.shape
@@ -88,6 +120,9 @@ class _Tables:
             mask = _add_by_keys(mask, k.to(exact), queries)
         if (bias := self.encoding.position_bias(block, self.layer)) is not None:
             mask = mask + bias.to(exact).flip(-1)
+        if self.decay is not None:
+            passed = self.decay[..., last - k.shape[2] : last]
+            mask = mask + passed_between(passed.to(exact), block).flip(-1)
         if block.hidden is not None:
             mask = mask.masked_fill(block.hidden.flip(-1)[:, None, None], -torch.inf)
         return mask
@@ -96,6 +131,9 @@ class _Tables:
         """scale q_i . R(n) + bias(n) [B or 1, H or 1, C or 1, W] for n = -(C - 1) .. S - 1."""
         negative = q.shape[2] - 1
         bias = q.new_zeros(1, keys) if self.bias is None else self.bias[:, :keys].to(q.dtype)
+        if self.window is not None:
+            far = torch.arange(keys, device=q.device) >= self.window
+            bias = bias.masked_fill(far, -torch.inf)
         bias = F.pad(bias, (negative, 0), value=-torch.inf)[:, None]  # [H or 1, 1, W]
         if self.keys is None:
             return bias[None]

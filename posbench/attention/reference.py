@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from posbench.attention.decay import decays, passed_between
 from posbench.attention.precision import precise, without_autocast
 from posbench.encodings import Encoding, Span
 
@@ -22,15 +23,16 @@ def reference_attention(
     layer: int,
     span: Span,
     dropout: float = 0.0,
+    x: Tensor | None = None,
 ) -> Tensor:
     """q [B, H, T, d], k and v [B, H, S, d], un-rotated -> [B, H, T, d]."""
-    exact = precise(q.dtype)
+    encoding, layer = encoding.at(layer)
     relative = span.queries[:, None] - span.keys  # [T, S]
-    future = relative < 0
     pair = relative.clamp(min=0)  # future pairs are masked below
-    distance = torch.arange(span.keys.shape[0], device=q.device)
+    distance = span.distances
 
     rotated_q, rotated_k = encoding.rotate(q, k, span, layer)
+    exact = precise(rotated_q.dtype)
     logits = rotated_q.to(exact) @ rotated_k.to(exact).mT
     if (r := encoding.distance_keys(distance, layer)) is not None:
         logits = logits + torch.einsum("bhtd,htsd->bhts", q.to(exact), r.to(exact)[:, pair])
@@ -41,9 +43,14 @@ def reference_attention(
         logits = logits + bias.to(exact)[:, pair]
     if (bias := encoding.position_bias(span, layer)) is not None:
         logits = logits + bias.to(exact)
+    if (passed := decays(encoding, x, layer)) is not None:
+        logits = logits + passed_between(passed, span)
     logits = encoding.scores(logits, q, k, span, layer)
 
-    logits = logits.masked_fill(future, -torch.inf)
+    logits = logits.masked_fill(relative < 0, -torch.inf)
+    if encoding.window is not None:
+        behind = span.seen()[:, None] - 1 - torch.arange(len(span.keys), device=q.device)
+        logits = logits.masked_fill(behind >= encoding.window, -torch.inf)
     if span.hidden is not None:
         logits = logits.masked_fill(span.hidden[:, None, None], -torch.inf)
     weights = F.dropout(logits.softmax(dim=-1), dropout).to(v.dtype)

@@ -3,31 +3,44 @@
     logit_ij = q_i . k_j / sqrt(d) - m_h (i - j)
 
 For a power of two of heads m_h = 2^(-8h/H), h = 1..H; otherwise the authors' code takes the
-slopes of the power of two below and fills up with every second slope of the one above.
+slopes of the power of two below and fills up with every second slope of the one above. That is
+slopes="paper"; "geometric" is 2^(-8h/H) for any H, "learned" trains ln m_h from the paper's on.
 """
 
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from posbench.encodings.base import Encoding, Shape
 
 
-def slopes(heads: int) -> list[float]:
+def published(heads: int) -> list[float]:
     """The authors' slopes for any number of heads, 1/2 .. 1/256 at eight."""
     power = 2 ** (heads.bit_length() - 1)
-    powers = [2.0 ** (-8 * h / power) for h in range(1, power + 1)]
-    return powers + slopes(2 * power)[0::2][: heads - power] if heads > power else powers
+    powers = geometric(power)
+    return powers + published(2 * power)[0::2][: heads - power] if heads > power else powers
+
+
+def geometric(heads: int) -> list[float]:
+    """2^(-8h/H), h = 1 .. H."""
+    return [2.0 ** (-8 * h / heads) for h in range(1, heads + 1)]
 
 
 class ALiBi(Encoding):
-    """A fixed linear penalty on distance, one slope a head; no parameters."""
+    """A linear penalty on distance, one slope a head; no parameters unless they are learned."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, slopes: str = "paper") -> None:
         super().__init__(shape)
-        self.slopes = slopes(shape.heads)
+        rules = {"paper": published, "geometric": geometric, "learned": published}
+        if slopes not in rules:
+            raise ValueError(f"encoding.slopes={slopes}: choose paper, geometric or learned")
+        self.slopes = rules[slopes](shape.heads)
+        logs = torch.tensor(self.slopes, dtype=torch.float64).log().float()
+        self.log_slopes = nn.Parameter(logs) if slopes == "learned" else None
 
     def distance_bias(self, distance: Tensor, layer: int) -> Tensor:
         m = torch.tensor(self.slopes, dtype=torch.float64, device=distance.device)
+        if self.log_slopes is not None:
+            m = self.log_slopes.exp()
         return -m[:, None] * distance

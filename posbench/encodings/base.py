@@ -6,8 +6,11 @@ arXiv 2203.16634). An encoding overrides the narrowest cell that expresses its p
 With n = i - j >= 0 the distance from query i back to key j, the attention computes
 
     q', k'     = rotate(q, k)
-    logit_ij   = scale * (q'_i . k'_j + q_i . R(n) + k_j . Q(n)) + bias(n) + bias(i, j)
-    output_i   = sum_j softmax(logit)_ij (v_j + V(n))
+    logit_ij   = scale * (q'_i . k'_j + q_i . R(n) + k_j . Q(n))
+                 + bias(n) + bias(i, j) + sum_(l = j+1 .. i) decay_l
+    output_i   = sum_j softmax(scores(logit))_ij (v_j + V(n))
+
+over the keys that i sees: those at or before it, in the last `window` where there is one.
 
 Shapes: B batch, H heads, T queries, S keys, M distances, D width, d head width.
 """
@@ -41,13 +44,17 @@ class Shape:
 class Span:
     """Which queries look at which keys, by position; a query sees the keys at or before its own.
 
-    queries [T] and keys [S] are consecutive integers and end at the same position, so the first
-    S - T keys are memory. hidden [B, S], where given, is True at keys a row must not see at all.
+    queries [T] and keys [S] are increasing integers and end at the same position, so the first
+    S - T keys are memory; consecutive is False if there are gaps between them. hidden [B, S],
+    where given, is True at keys a row must not see at all. whole is the extent of the window that
+    a block of it was cut from.
     """
 
     queries: Tensor
     keys: Tensor
     hidden: Tensor | None = None
+    consecutive: bool = True
+    whole: int | None = None
 
     @classmethod
     def window(
@@ -61,7 +68,36 @@ class Span:
         """The queries first..last-1 (indices, not positions) and the keys they can see."""
         visible = self.keys.shape[0] - self.queries.shape[0] + last
         hidden = None if self.hidden is None else self.hidden[:, :visible]
-        return Span(self.queries[first:last], self.keys[:visible], hidden)
+        return Span(
+            self.queries[first:last], self.keys[:visible], hidden, self.consecutive, self.extent
+        )
+
+    def last(self, keys: int) -> Span:
+        """The same queries over the last so many keys."""
+        hidden = None if self.hidden is None else self.hidden[:, -keys:]
+        return Span(self.queries, self.keys[-keys:], hidden, self.consecutive, self.extent)
+
+    @property
+    def extent(self) -> int:
+        """Positions from the first to the last of the whole window, both included."""
+        return self.whole or self._far
+
+    @property
+    def distances(self) -> Tensor:
+        """0, 1, ... up to the largest distance from a query back to a key; [M]."""
+        return torch.arange(self._far, device=self.keys.device)
+
+    @property
+    def _far(self) -> int:
+        if self.consecutive:
+            return len(self.keys)
+        return int(self.keys[-1] - self.keys[0]) + 1
+
+    def seen(self, window: int | None = None) -> Tensor:
+        """How many keys each query sees, its own included; [T]."""
+        memory = len(self.keys) - len(self.queries)
+        count = torch.arange(memory + 1, len(self.keys) + 1, device=self.keys.device)
+        return count if window is None else count.clamp(max=window)
 
 
 class Encoding(nn.Module):
@@ -76,6 +112,15 @@ class Encoding(nn.Module):
     max_length: int | None = None
     """The longest window that can be encoded; None: any."""
 
+    window: int | None = None
+    """How many of the last keys a query sees, its own included; None: all."""
+
+    query_gain: float = 1.0
+    """The initial query projection is this much larger: for papers that leave out 1/sqrt(d)."""
+
+    translation_equivariant: bool = True
+    """The claim that a window moved as a whole gives the same attention."""
+
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
@@ -85,12 +130,23 @@ class Encoding(nn.Module):
         """The factor on all dot products; 1/sqrt(d) unless the paper says otherwise."""
         return self.shape.head_width**-0.5
 
+    def at(self, layer: int) -> tuple[Encoding, int]:
+        """Who serves a layer, and the layer's number there: for mixes by layer (pattern.py)."""
+        return self, layer
+
+    def place(self, span: Span) -> Span:
+        """The positions to use, once for each forward pass."""
+        return span
+
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         """Input: token embeddings x [B, T, D] at positions [T] -> [B, T, D]."""
         return x
 
     def rotate(self, q: Tensor, k: Tensor, span: Span, layer: int) -> tuple[Tensor, Tensor]:
-        """Rotation, or a content bias: q [B, H, T, d], k [B, H, S, d] -> the same shapes."""
+        """Rotation, or a content bias: q [B, H, T, d], k [B, H, S, d] -> the same shapes.
+
+        A wider dtype than q's, where the numbers need it, is kept.
+        """
         return q, k
 
     def distance_bias(self, distance: Tensor, layer: int) -> Tensor | None:
@@ -113,8 +169,13 @@ class Encoding(nn.Module):
         """Values: V, added to v under the attention weights; [M] -> [H, M, d]."""
         return None
 
+    def decay(self, x: Tensor, layer: int) -> Tensor | None:
+        """A logit for each token passed between key and query: the layer's input, normed,
+        x [B, S, D] -> [B, H, S]."""
+        return None
+
     def scores(self, logits: Tensor, q: Tensor, k: Tensor, span: Span, layer: int) -> Tensor:
-        """Anything else: logits [B, H, T, S] before the causal mask -> the same shape."""
+        """Anything else: logits [B, H, T, S] before any mask -> the same shape."""
         return logits
 
     def fills(self, cell: str) -> bool:

@@ -3,7 +3,8 @@
     x_p = s E[token] + P[p],  P in R^(max_length x D), initialised N(0, std)
 
 std defaults to D^-0.5, fairseq's choice beside token embeddings that s brings to unit size.
-There is no row past the table: longer windows are refused.
+There is no row past the table. beyond="refuse" has no number for longer windows, "clamp" takes the
+last row, "interpolate" spreads the table's rows over the window.
 """
 
 from __future__ import annotations
@@ -17,13 +18,32 @@ from posbench.encodings.base import Encoding, Shape
 class Learned(Encoding):
     """One trained vector a position, none past max_length."""
 
-    def __init__(self, shape: Shape, max_length: int, std: float | None = None) -> None:
+    translation_equivariant = False
+
+    def __init__(
+        self,
+        shape: Shape,
+        max_length: int,
+        std: float | None = None,
+        beyond: str = "refuse",
+    ) -> None:
         super().__init__(shape)
         if max_length < 1:
             raise ValueError(f"encoding.max_length={max_length} must be at least 1")
-        self.max_length = max_length
+        if beyond not in ("refuse", "clamp", "interpolate"):
+            raise ValueError(f"encoding.beyond={beyond}: choose refuse, clamp or interpolate")
+        self.beyond = beyond
+        self.max_length = max_length if beyond == "refuse" else None
         self.table = nn.Parameter(torch.empty(max_length, shape.width))
         nn.init.normal_(self.table, std=shape.width**-0.5 if std is None else std)
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
+        last = len(self.table) - 1
+        if self.beyond == "clamp":
+            positions = positions.clamp(max=last)
+        elif self.beyond == "interpolate" and positions[-1] > last:
+            place = positions.double() * (last / positions[-1])
+            low = place.long()
+            above = (place - low).to(self.table.dtype)[:, None]
+            return x + torch.lerp(self.table[low], self.table[(low + 1).clamp(max=last)], above)
         return x + self.table[positions]

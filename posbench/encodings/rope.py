@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from posbench.encodings.base import Encoding, Shape, Span
-from posbench.encodings.sinusoid import angles, positive
+from posbench.encodings.sinusoid import frequencies, positive
 
 
 class RoPE(Encoding):
@@ -31,15 +31,19 @@ class RoPE(Encoding):
         self.base = positive(base)
         self.layout = layout
 
-    def rotate(self, q: Tensor, k: Tensor, span: Span, layer: int) -> tuple[Tensor, Tensor]:
-        return self._turn(q, span.queries), self._turn(k, span.keys)
+    def frequencies(self, span: Span) -> Tensor:
+        """Radians that a position turns each pair by; float64 [d/2]."""
+        return frequencies(self.shape.head_width, self.base, span.keys.device)
 
-    def _turn(self, x: Tensor, positions: Tensor) -> Tensor:
-        """x [B, H, T, d] turned by positions [T]; angles in float64, products in float32."""
-        phase = angles(positions, self.shape.head_width, self.base)
-        cos, sin = (
-            f.to(torch.promote_types(x.dtype, torch.float32)) for f in (phase.cos(), phase.sin())
-        )
+    def rotate(self, q: Tensor, k: Tensor, span: Span, layer: int) -> tuple[Tensor, Tensor]:
+        theta = self.frequencies(span)
+        return self.turn(q, span.queries, theta), self.turn(k, span.keys, theta)
+
+    def turn(self, x: Tensor, positions: Tensor, theta: Tensor) -> Tensor:
+        """x [B, H, T, d] turned by positions [T] times theta [d/2]; products in float32."""
+        phase = positions.double()[:, None] * theta
+        exact = torch.promote_types(x.dtype, torch.float32)
+        cos, sin = phase.cos().to(exact), phase.sin().to(exact)
         if self.layout == "half":
             a, b = x.chunk(2, dim=-1)
             turned = torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)

@@ -13,13 +13,18 @@ def positive(base: float) -> float:
     return base
 
 
+def frequencies(width: int, base: float, device: torch.device) -> Tensor:
+    """base^(-2k/width), k = 0 .. ceil(width/2)-1: radians a position; float64."""
+    exponent = torch.arange(0, width, 2, device=device, dtype=torch.float64) / width
+    return base**-exponent
+
+
 def angles(positions: Tensor, width: int, base: float) -> Tensor:
     """positions [M] -> p * base^(-2k/width), k = 0 .. ceil(width/2)-1; [M, ceil(width/2)].
 
     Computed in float64: at p = 100,000 a float32 angle is off by more than 0.001 radian.
     """
-    exponent = torch.arange(0, width, 2, device=positions.device, dtype=torch.float64) / width
-    return positions.double()[:, None] * base**-exponent
+    return positions.double()[:, None] * frequencies(width, base, positions.device)
 
 
 def interleaved(positions: Tensor, width: int, base: float) -> Tensor:

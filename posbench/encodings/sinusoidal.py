@@ -17,6 +17,8 @@ from posbench.encodings.sinusoid import interleaved, positive
 class Sinusoidal(Encoding):
     """Fixed sinusoids added to the token embeddings; no parameters, any length."""
 
+    translation_equivariant = False
+
     def __init__(self, shape: Shape, base: float = 10_000.0) -> None:
         super().__init__(shape)
         self.base = positive(base)

@@ -5,7 +5,8 @@
 Causal buckets: with B buckets, the first B/2 hold one distance each, the rest grow
 logarithmically up to max_distance, and the last takes everything beyond. One table of B x H
 scalars, shared by all layers, starting as N(0, D^-0.5). T5 itself leaves out the 1/sqrt(d) and
-puts it into W_q's initialisation; here the model keeps it, and b is added after it.
+puts it into W_q's initialisation: T5Unscaled. In T5Bias the model keeps it, and b is added after
+it.
 """
 
 from __future__ import annotations
@@ -45,3 +46,15 @@ class T5Bias(Encoding):
 
     def distance_bias(self, distance: Tensor, layer: int) -> Tensor:
         return self.bias[:, self.bucket(distance)]
+
+
+class T5Unscaled(T5Bias):
+    """T5's own parametrisation: logits without 1/sqrt(d), query projections that much smaller."""
+
+    def __init__(self, shape: Shape, buckets: int = 32, max_distance: int = 128) -> None:
+        super().__init__(shape, buckets, max_distance)
+        self.query_gain = shape.head_width**-0.5
+
+    @property
+    def scale(self) -> float:
+        return 1.0

@@ -12,7 +12,7 @@ from torch import Tensor
 from posbench.attention import KERNELS
 from posbench.encodings import Encoding, Shape, Span
 from posbench.encodings import sinusoid as sinusoids
-from posbench.encodings.alibi import ALiBi, slopes
+from posbench.encodings.alibi import ALiBi, published
 from posbench.encodings.deberta import DeBERTa
 from posbench.encodings.learned import Learned
 from posbench.encodings.rope import RoPE
@@ -159,7 +159,7 @@ SLOPES = {
 
 @pytest.mark.parametrize("heads", SLOPES)
 def test_alibi_published_slopes(heads: int) -> None:
-    assert slopes(heads) == pytest.approx(SLOPES[heads], rel=1e-14)
+    assert published(heads) == pytest.approx(SLOPES[heads], rel=1e-14)
 
 
 def test_alibi_distances_stay_distinct_under_bfloat16() -> None:

@@ -112,7 +112,7 @@ def test_fused_refuses_scores_by_name() -> None:
 
 
 def test_auto_takes_fused_where_it_can() -> None:
-    assert choose(Scored(Shape(8, heads=2, layers=1))) == "reference"
+    assert choose(Scored(Shape(8, heads=2, layers=1))) == "blocked"
     assert all(choose(case.encoding()) == "fused" for case in SOME)
 
 

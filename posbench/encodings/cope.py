@@ -1,0 +1,36 @@
+"""CoPE: contextual position encoding (Golovneva et al. 2024, arXiv 2405.18719, section 4).
+
+    g_it = sigmoid(q_i . k_t / sqrt(d)),  p_ij = sum_(t = j .. i) g_it, at most `positions` - 1
+    logit_ij = (q_i . k_j + q_i . e[p_ij]) / sqrt(d)
+
+e is interpolated between the whole positions on either side. One table e [d, positions] a layer,
+shared by its heads, starting at zero.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from posbench.encodings.base import Encoding, Shape, Span
+
+
+class CoPE(Encoding):
+    """Positions that count what the query attends to."""
+
+    def __init__(self, shape: Shape, positions: int = 64) -> None:
+        super().__init__(shape)
+        if positions < 2:
+            raise ValueError(f"encoding.positions={positions} must be at least 2")
+        self.positions = positions
+        self.table = nn.Parameter(torch.zeros(shape.layers, shape.head_width, positions))
+
+    def scores(self, logits: Tensor, q: Tensor, k: Tensor, span: Span, layer: int) -> Tensor:
+        unseen = span.keys > span.queries[:, None]  # [T, S]
+        if span.hidden is not None:
+            unseen = unseen | span.hidden[:, None, None]
+        gates = logits.sigmoid().masked_fill(unseen, 0)
+        position = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=self.positions - 1)
+        low, high = position.floor().long(), position.ceil().long()
+        at = self.scale * q.to(logits.dtype) @ self.table[layer].to(logits.dtype)  # [B, H, T, p]
+        return logits + torch.lerp(at.gather(-1, low), at.gather(-1, high), position - low)

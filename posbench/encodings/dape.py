@@ -1,0 +1,39 @@
+"""DAPE: data-adaptive positional encoding (Zheng et al. 2024, arXiv 2405.14722, section 3).
+
+    logit = A + B + f([A; B]),  A = q_i . k_j / sqrt(d),  B = KERPLE's logarithmic bias
+
+f is an MLP over the heads of one pair (i, j): 2H -> hidden, LeakyReLU, hidden -> H, one a layer,
+starting as PyTorch's linear layers do. B's parameters are shared by the layers, as in KERPLE (the
+authors' code has them a layer). The mask comes after f.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from posbench.encodings.base import Shape, Span
+from posbench.encodings.kerple import KerpleLog
+
+
+class DAPE(KerpleLog):
+    """KERPLE's bias, adapted to the contents by a small network over the heads."""
+
+    def __init__(self, shape: Shape, hidden: int = 32) -> None:
+        super().__init__(shape)
+        if hidden < 1:
+            raise ValueError(f"encoding.hidden={hidden} must be at least 1")
+        layers, heads = shape.layers, shape.heads
+        first, second = (2 * heads) ** -0.5, hidden**-0.5
+        self.w1 = nn.Parameter(torch.empty(layers, 2 * heads, hidden).uniform_(-first, first))
+        self.b1 = nn.Parameter(torch.empty(layers, hidden).uniform_(-first, first))
+        self.w2 = nn.Parameter(torch.empty(layers, hidden, heads).uniform_(-second, second))
+        self.b2 = nn.Parameter(torch.empty(layers, heads).uniform_(-second, second))
+
+    def scores(self, logits: Tensor, q: Tensor, k: Tensor, span: Span, layer: int) -> Tensor:
+        pair = (span.queries[:, None] - span.keys).clamp(min=0)
+        bias = self.distance_bias(span.distances, layer).to(logits.dtype)[:, pair]  # [H, T, S]
+        both = torch.cat((logits - bias, bias.expand_as(logits)), dim=1).movedim(1, -1)
+        hidden = F.leaky_relu(both @ self.w1[layer] + self.b1[layer])
+        return logits + (hidden @ self.w2[layer] + self.b2[layer]).movedim(-1, 1)

@@ -1,0 +1,53 @@
+"""FIRE: functional interpolation of relative positions (Li et al. 2024, arXiv 2310.04418).
+
+    logit_ij = q_i . k_j / sqrt(d) + f_h(psi(i - j) / psi(max(|L m|, i))),  psi(x) = ln(|c x| + 1)
+
+i is the query's position, not the window's length: the future does not enter. f is an MLP with
+one hidden ReLU layer and a value for each head; L is fixed, c and the multiplier m are learned.
+One f, c and m a layer; linear layers start as in PyTorch, U(+-1/sqrt(fan in)).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from posbench.encodings.base import Encoding, Shape, Span
+
+EPSILON = 1e-6  # in the denominator
+
+
+class FIRE(Encoding):
+    """A learned function of the distance relative to the query's position."""
+
+    translation_equivariant = False
+
+    def __init__(
+        self, shape: Shape, hidden: int = 32, c: float = 0.1, threshold: float = 512.0
+    ) -> None:
+        super().__init__(shape)
+        if hidden < 1:
+            raise ValueError(f"encoding.hidden={hidden} must be at least 1")
+        if not threshold > 0:
+            raise ValueError(f"encoding.threshold={threshold} must be positive")
+        self.threshold = threshold
+        self.c = nn.Parameter(torch.full((shape.layers,), c))
+        self.threshold_scale = nn.Parameter(torch.ones(shape.layers))
+        self.w1 = nn.Parameter(torch.empty(shape.layers, hidden).uniform_(-1, 1))
+        self.b1 = nn.Parameter(torch.empty(shape.layers, hidden).uniform_(-1, 1))
+        bound = hidden**-0.5
+        self.w2 = nn.Parameter(
+            torch.empty(shape.layers, hidden, shape.heads).uniform_(-bound, bound)
+        )
+        self.b2 = nn.Parameter(torch.empty(shape.layers, shape.heads).uniform_(-bound, bound))
+
+    def position_bias(self, span: Span, layer: int) -> Tensor:
+        i = span.queries.to(self.c.dtype)[:, None]
+        distance = (i - span.keys).clamp(min=0)  # [T, S]
+        threshold = (self.threshold * self.threshold_scale[layer]).abs()
+        ratio = self._psi(distance, layer) / (self._psi(i.maximum(threshold), layer) + EPSILON)
+        hidden = torch.relu(ratio[..., None] * self.w1[layer] + self.b1[layer])
+        return (hidden @ self.w2[layer] + self.b2[layer]).movedim(-1, 0)
+
+    def _psi(self, x: Tensor, layer: int) -> Tensor:
+        return torch.log1p((self.c[layer] * x).abs())

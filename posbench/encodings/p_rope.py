@@ -1,0 +1,33 @@
+"""p-RoPE: RoPE without its lowest frequencies (Barbero et al. 2025, arXiv 2410.06205).
+
+The floor(p d/2) highest frequencies turn as in RoPE, base^(-2c/d) over the whole d; the other
+pairs carry content alone.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from posbench.encodings.base import Shape, Span
+from posbench.encodings.rope import RoPE
+
+
+class PRoPE(RoPE):
+    """RoPE on a fraction of the pairs, the frequencies as they were."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        base: float = 10_000.0,
+        layout: str = "half",
+        fraction: float = 0.75,
+    ) -> None:
+        super().__init__(shape, base, layout)
+        if not 0 <= fraction <= 1:
+            raise ValueError(f"encoding.fraction={fraction} must lie in [0, 1]")
+        self.kept = int(fraction * shape.head_width / 2)
+
+    def frequencies(self, span: Span) -> Tensor:
+        theta = super().frequencies(span)
+        theta[self.kept :] = 0
+        return theta

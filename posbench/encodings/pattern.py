@@ -1,0 +1,89 @@
+"""Several encodings in one model, by layer, each with a window of its own or none.
+
+Llama 4 and SmolLM3 leave every fourth layer of a RoPE model without position; SWAN-GPT (Puvvada
+et al. 2025, arXiv 2504.08719) puts windowed RoPE layers between layers without position; Gemma 3
+(arXiv 2503.19786, section 2) five windowed layers with a small base to a global one with a large
+base.
+
+The pattern is repeated over the layers; a model with fewer layers takes its last ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from torch import nn
+
+from posbench.encodings.base import Encoding, Shape
+
+Make = Callable[[Shape], Encoding]
+
+
+class Pattern(Encoding):
+    """parts, by name, serve the layers that pattern names them for; windows are in tokens."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        pattern: Sequence[str],
+        parts: Mapping[str, Make],
+        windows: Mapping[str, int] | None = None,
+    ) -> None:
+        super().__init__(shape)
+        windows = windows or {}
+        _check(pattern, parts, windows)
+        period = list(pattern)[-shape.layers :]
+        names = [period[layer % len(period)] for layer in range(shape.layers)]
+        if unused := set(parts) - set(names):
+            raise ValueError(
+                f"encoding.parts: {', '.join(sorted(unused))} would serve none of "
+                f"model.layers={shape.layers} under encoding.pattern={list(pattern)}"
+            )
+        self.parts = nn.ModuleDict(
+            {
+                name: make(Shape(shape.width, shape.heads, names.count(name)))
+                for name, make in parts.items()
+            }
+        )
+        self.serving = [(name, names[:layer].count(name)) for layer, name in enumerate(names)]
+        for name, window in windows.items():
+            self._part(name).window = window
+        limits = [part.max_length for part in self.all if part.max_length is not None]
+        self.max_length = min(limits, default=None)
+        self.memory_length = max(part.memory_length for part in self.all)
+        self.translation_equivariant = all(part.translation_equivariant for part in self.all)
+
+    @property
+    def all(self) -> list[Encoding]:
+        return [self._part(name) for name in self.parts]
+
+    def _part(self, name: str) -> Encoding:
+        part = self.parts[name]
+        assert isinstance(part, Encoding)
+        return part
+
+    def at(self, layer: int) -> tuple[Encoding, int]:
+        name, number = self.serving[layer]
+        return self._part(name), number
+
+    def fills(self, cell: str) -> bool:
+        return any(part.fills(cell) for part in self.all)
+
+
+def _check(pattern: Sequence[str], parts: Mapping[str, Make], windows: Mapping[str, int]) -> None:
+    if not pattern or isinstance(pattern, str):
+        raise ValueError(f"encoding.pattern={pattern}: give a list of names of encoding.parts")
+    for key, names in (("pattern", pattern), ("windows", windows)):
+        if unknown := set(names) - set(parts):
+            raise ValueError(
+                f"encoding.{key}: {', '.join(sorted(unknown))} is none of encoding.parts "
+                f"({', '.join(parts)})"
+            )
+    for name, window in windows.items():
+        if not isinstance(window, int) or window < 1:
+            raise ValueError(
+                f"encoding.windows.{name}={window} must be a whole number of at least 1"
+            )
+    for name in parts:
+        if "." in name or hasattr(nn.ModuleDict, name):
+            raise ValueError(f"encoding.parts: {name!r} cannot be a part's name; choose another")

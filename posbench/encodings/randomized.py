@@ -1,0 +1,97 @@
+"""Randomized positions (Ruoss et al. 2023, arXiv 2305.16843, section 3) over other encodings.
+
+For each batch as many distinct positions as the window has tokens are drawn from 0 .. positions-1
+and used, in order, as the positions of the encoding, which so meets in training every distance
+that evaluation will bring. Evaluation draws too, from a generator with the fixed `seed`: the same
+positions for every window of one length.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from posbench.encodings.alibi import ALiBi
+from posbench.encodings.base import Encoding, Shape, Span
+from posbench.encodings.learned import Learned
+from posbench.encodings.rope import RoPE
+from posbench.encodings.sinusoidal import Sinusoidal
+from posbench.encodings.t5 import T5Bias
+
+
+class Randomized(Encoding):
+    """To be inherited from before an encoding: its positions are drawn at random."""
+
+    def draw_from(self, positions: int, seed: int) -> None:
+        """Call it in the constructor. Raises ValueError."""
+        if positions < 1:
+            raise ValueError(f"encoding.positions={positions} must be at least 1")
+        self.max_length = positions
+        self.seed = seed
+
+    def place(self, span: Span) -> Span:
+        assert self.max_length is not None
+        generator = None if self.training else torch.Generator().manual_seed(self.seed)
+        drawn = torch.randperm(self.max_length, generator=generator)[: len(span.keys)]
+        keys = drawn.sort().values.to(span.keys.device)
+        memory = len(span.keys) - len(span.queries)
+        return Span(keys[memory:], keys, span.hidden, consecutive=False)
+
+
+class RandomizedSinusoidal(Randomized, Sinusoidal):
+    """Sinusoids at random positions."""
+
+    def __init__(
+        self, shape: Shape, positions: int = 2048, seed: int = 0, base: float = 10_000.0
+    ) -> None:
+        super().__init__(shape, base)
+        self.draw_from(positions, seed)
+
+
+class RandomizedLearned(Randomized, Learned):
+    """A table of `positions` rows, each trained now and then."""
+
+    def __init__(
+        self, shape: Shape, positions: int = 2048, seed: int = 0, std: float | None = None
+    ) -> None:
+        super().__init__(shape, positions, std)
+        self.draw_from(positions, seed)
+
+
+class RandomizedRoPE(Randomized, RoPE):
+    """Rotations by random positions."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        positions: int = 2048,
+        seed: int = 0,
+        base: float = 10_000.0,
+        layout: str = "half",
+    ) -> None:
+        super().__init__(shape, base, layout)
+        self.draw_from(positions, seed)
+
+
+class RandomizedALiBi(Randomized, ALiBi):
+    """ALiBi's penalty on random distances."""
+
+    def __init__(
+        self, shape: Shape, positions: int = 2048, seed: int = 0, slopes: str = "paper"
+    ) -> None:
+        super().__init__(shape, slopes)
+        self.draw_from(positions, seed)
+
+
+class RandomizedT5(Randomized, T5Bias):
+    """T5's buckets of random distances."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        positions: int = 2048,
+        seed: int = 0,
+        buckets: int = 32,
+        max_distance: int = 128,
+    ) -> None:
+        super().__init__(shape, buckets, max_distance)
+        self.draw_from(positions, seed)

@@ -1,0 +1,31 @@
+"""Scalable softmax (Nakanishi 2025, arXiv 2501.19399) over no positional encoding.
+
+    logit_ij = s_h ln(n_i) q_i . k_j / sqrt(d)
+
+n_i is how many keys the query sees, i + 1 in a causal window, so that attention does not flatten
+as the window grows. One s a head and layer; all start so that s ln n averages 1 over the training
+length (an assumption: the paper's own start was not read).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from posbench.encodings.base import Encoding, Shape, Span
+
+
+class SSMax(Encoding):
+    """Logits that grow with the logarithm of what there is to attend to."""
+
+    def __init__(self, shape: Shape, length: int) -> None:
+        super().__init__(shape)
+        if length < 2:
+            raise ValueError(f"encoding.length={length} must be at least 2")
+        mean = torch.arange(1, length + 1).double().log().mean()
+        self.s = nn.Parameter(torch.full((shape.layers, shape.heads), 1 / float(mean)))
+
+    def rotate(self, q: Tensor, k: Tensor, span: Span, layer: int) -> tuple[Tensor, Tensor]:
+        count = span.seen(self.window).to(torch.promote_types(q.dtype, torch.float32))
+        factor = self.s[layer][:, None, None] * count.log()[:, None]  # [H, T, 1]
+        return (q * factor).to(q.dtype), k
