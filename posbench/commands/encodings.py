@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
-import re
-
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
 
-from posbench import attention, build
-from posbench import config as schemas
+from posbench import attention, build, introspect
 from posbench.encodings import Encoding
 from posbench.entry import command
 from posbench.report.writers import PLAIN
 
-CELLS = {
+HEADERS = {
     "embed": "in",
     "rotate": "rot",
     "distance_bias": "p→p",
@@ -26,44 +19,37 @@ CELLS = {
     "distance_keys": "c→p",
     "distance_queries": "p→c",
     "distance_values": "val",
+    "decay": "dec",
     "scores": "any",
 }
 LEGEND = """\
-● filled. in: added to the input; rot: q and k rotated, or a content bias; p→p: bias by distance;
-i,j: bias by both positions; c→p: content to position; p→c: position to content; val: values;
-any: a function of the logits. memory: tokens of the segment before; longest: window in tokens"""
+● filled. in: added to the input; rot: q and k rotated or scaled, or a content bias; p→p: bias by
+distance; i,j: bias by both positions; c→p: content to position; p→c: position to content; val:
+values; dec: decay by the tokens passed; any: a function of the logits. memory: tokens of the
+segment before; longest: window in tokens"""
 
 
 @command("train")
 def main(node: DictConfig) -> None:
-    loader = GlobalHydra.instance().config_loader()
-    names = loader.get_group_options("encoding")
     table = Table(title=f"Encodings, at {_size(node)}", caption=LEGEND, **PLAIN)
-    columns = [*CELLS.values(), "memory", "params", "kernel", "longest", "paper (arXiv)"]
+    columns = [*HEADERS.values(), "memory", "params", "kernel", "longest", "paper (arXiv)"]
     for header in ("encoding", *columns):
         left = header in ("encoding", "paper (arXiv)")
         table.add_column(header, justify="left" if left else "center", no_wrap=True)
-    for name in names:
-        words = [*HydraConfig.get().overrides.task, f"encoding={name}"]
-        config = loader.load_configuration("train", words, run_mode=RunMode.RUN)
-        OmegaConf.set_struct(config, False)
-        config.pop("hydra")
-        config.run.name = name
-        typed = schemas.load(config, schemas.Config)
-        table.add_row(name, *_cells(build.encoding(typed.encoding, build.shape(typed))))
+    for name, config in introspect.configs(introspect.names()):
+        table.add_row(name, *_cells(build.encoding(config.encoding, build.shape(config))))
     Console().print(table)
 
 
 def _cells(encoding: Encoding) -> list[str]:
-    filled = ["●" if encoding.fills(cell) else "" for cell in CELLS]
-    paper = re.search(r"arXiv (\d+\.\d+)", inspect.getmodule(type(encoding)).__doc__ or "")
+    kernels = {attention.choose(part) for part in introspect.parts(encoding)}
     return [
-        *filled,
+        *("●" if introspect.fills(encoding, cell) else "" for cell in HEADERS),
         str(encoding.memory_length or ""),
         f"{sum(p.numel() for p in encoding.parameters()):,}",
-        attention.choose(encoding),
+        ", ".join(sorted(kernels)),
         str(encoding.max_length or "any"),
-        paper[1] if paper else "",
+        introspect.paper(encoding) or "",
     ]
 
 

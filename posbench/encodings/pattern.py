@@ -1,8 +1,8 @@
 """Several encodings in one model, by layer, each with a window of its own or none.
 
 Llama 4 and SmolLM3 leave every fourth layer of a RoPE model without position; SWAN-GPT (Puvvada
-et al. 2025, arXiv 2504.08719) puts windowed RoPE layers between layers without position; Gemma 3
-(arXiv 2503.19786, section 2) five windowed layers with a small base to a global one with a large
+et al. 2025, arXiv:2504.08719) puts windowed RoPE layers between layers without position; Gemma 3
+(arXiv:2503.19786, section 2) five windowed layers with a small base to a global one with a large
 base.
 
 The pattern is repeated over the layers; a model with fewer layers takes its last ones.
