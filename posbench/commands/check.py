@@ -1,0 +1,47 @@
+"""posbench check: does an encoding keep what every encoding promises?"""
+
+from __future__ import annotations
+
+import torch
+from omegaconf import DictConfig
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from posbench import config as schemas
+from posbench import runtime
+from posbench.conformance import CHECKS, Finding, Subject, findings
+from posbench.entry import command
+from posbench.errors import UserError
+from posbench.report.writers import PLAIN
+
+MARKS = {True: ("holds", "green"), False: ("FAILS", "bold red"), None: ("n/a", "dim")}
+
+
+@command("train")
+def main(node: DictConfig) -> None:
+    console, config = Console(), schemas.load(node, schemas.Config)
+    torch.set_num_threads(config.runtime.threads or 1)  # small matrices: two would only wait
+    subject = Subject(config, runtime.device(config.runtime))
+    found: list[Finding] = []
+    with console.status("checking") as status:
+        for finding, following in zip(findings(subject), [*list(CHECKS)[1:], ""], strict=True):
+            found.append(finding)
+            status.update(following)
+    console.print(_table(config, found))
+    if broken := [finding.name for finding in found if finding.holds is False]:
+        raise UserError(
+            f"encoding={config.run.name}: {len(broken)} of {len(found)} checks fail: "
+            f"{', '.join(broken)}"
+        )
+
+
+def _table(config: schemas.Config, found: list[Finding]) -> Table:
+    table = Table(title=f"{config.run.name}: {config.encoding['_target_']}", **PLAIN)
+    table.add_column("check", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    table.add_column("seen")
+    for finding in found:
+        word, style = MARKS[finding.holds]
+        table.add_row(finding.name, Text(word, style=style), Text(finding.detail))
+    return table

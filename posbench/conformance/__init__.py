@@ -1,0 +1,55 @@
+"""What every encoding promises, checked on any: `posbench check`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from posbench.conformance import attention, contract, whole
+from posbench.conformance.subject import Broken, NotApplicable, Subject
+
+__all__ = ["CHECKS", "Finding", "Subject", "findings"]
+
+Check = Callable[[Subject], str]
+
+CHECKS: dict[str, Check] = {
+    "yaml keys = constructor": contract.keys_are_the_constructors,
+    "optimizer group": contract.optimizer_group,
+    "shapes and dtypes": contract.shapes_and_dtypes,
+    "only parameters": contract.only_parameters,
+    "same seed, same bits": contract.same_seed_same_bits,
+    "shared weights = NoPE's": contract.shared_weights_are_nopes,
+    "causality": whole.causality,
+    "kernels = reference": attention.kernels_agree,
+    "float32": attention.single_precision,
+    "bfloat16 autocast": attention.half_precision,
+    "blocks = whole": attention.blocks_do_not_show,
+    "window": attention.window_is_kept,
+    "translation": attention.translation,
+    "memory": whole.memory,
+    "gradients": whole.gradients,
+    "long, then short": whole.long_then_short,
+    "state-dict round trip": whole.round_trip,
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check's outcome. holds is None where the encoding promises nothing of the kind."""
+
+    name: str
+    holds: bool | None
+    detail: str
+
+
+def findings(subject: Subject) -> Iterator[Finding]:
+    """Every check in turn."""
+    for name, check in CHECKS.items():
+        try:
+            yield Finding(name, True, check(subject))
+        except NotApplicable as reason:
+            yield Finding(name, None, str(reason))
+        except Broken as fault:
+            yield Finding(name, False, str(fault))
+        except Exception as error:  # whatever the code under test raises is its fault
+            yield Finding(name, False, f"{type(error).__name__}: {error}")

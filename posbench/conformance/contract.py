@@ -1,0 +1,125 @@
+"""Checks of an encoding alone: its settings and what its methods return."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import hydra.utils
+import torch
+
+from posbench import build
+from posbench.conformance.subject import BATCH, Broken, Subject, attend
+
+HOOKS = {  # shapes of what a method by distance returns
+    "distance_bias": ("H", "M"),
+    "distance_keys": ("H", "M", "d"),
+    "distance_queries": ("H", "M", "d"),
+    "distance_values": ("H", "M", "d"),
+}
+
+
+def keys_are_the_constructors(subject: Subject) -> str:
+    """The yaml's keys are the constructor's parameters, all of them."""
+    return ", ".join(_keys(subject.config.encoding)) or "no parameters"
+
+
+def _keys(settings: dict[str, Any]) -> list[str]:
+    made = hydra.utils.get_class(settings["_target_"])
+    parameters = list(inspect.signature(made).parameters)[1:]
+    keys = [key for key in settings if key not in ("_target_", "optim")]
+    if missing := [name for name in parameters if name not in keys]:
+        raise Broken(f"{made.__name__}: {', '.join(missing)} not in the yaml")
+    if unknown := [key for key in keys if key not in parameters]:
+        raise Broken(f"{made.__name__} has no parameter {', '.join(unknown)}")
+    for value in settings.values():
+        if isinstance(value, dict):
+            for part in value.values():
+                if isinstance(part, dict) and "_target_" in part:
+                    _keys(part)
+    return keys
+
+
+def shapes_and_dtypes(subject: Subject) -> str:
+    """Each method returns what the contract says, in float32 at least; outputs are as v."""
+    encoding = subject.encoding(torch.float32)
+    sizes = {"H": subject.shape.heads, "M": 5, "d": subject.shape.head_width}
+    distance = torch.arange(5, device=subject.device)
+    for layer in subject.layers:
+        part, number = encoding.at(layer)
+        for name, expected in HOOKS.items():
+            found = getattr(part, name)(distance, number)
+            if found is None:
+                continue
+            wanted = tuple(sizes[size] for size in expected)
+            if tuple(found.shape) != wanted:
+                raise Broken(f"{name} returns {tuple(found.shape)}, not [{', '.join(expected)}]")
+            if torch.finfo(found.dtype).bits < 32:
+                raise Broken(f"{name} returns {found.dtype}: positions need float32 at least")
+    _outputs(subject)
+    return "float32, float64 and bfloat16"
+
+
+def _outputs(subject: Subject) -> None:
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        wide = torch.float32 if dtype is torch.bfloat16 else dtype
+        encoding = subject.encoding(wide)
+        inputs = subject.inputs(5, 7).to(dtype)
+        x = torch.zeros(BATCH, 5, subject.shape.width, dtype=wide, device=subject.device)
+        for layer in subject.layers:
+            span = subject.span(encoding, layer, 5, 7)
+            embedded = encoding.at(layer)[0].embed(x, span.queries)
+            if embedded.shape != x.shape or embedded.dtype != wide:
+                raise Broken(f"embed returns {embedded.dtype} {tuple(embedded.shape)}")
+            for kernel in subject.kernels(layer, encoding):
+                out = attend(kernel, inputs, encoding, layer, span)
+                if out.shape != inputs.q.shape or out.dtype != dtype:
+                    raise Broken(f"{kernel} of {dtype} gives {out.dtype} {tuple(out.shape)}")
+
+
+def same_seed_same_bits(subject: Subject) -> str:
+    """Built twice from one seed, it is the same; building moves no shared random state."""
+    before = torch.get_rng_state()
+    first, second = subject.model().state_dict(), subject.model().state_dict()
+    if not torch.equal(before, torch.get_rng_state()):
+        raise Broken("building the model moves the global random state")
+    for name, tensor in first.items():
+        if not torch.equal(tensor, second[name]):
+            raise Broken(f"{name} differs")
+    return f"{len(first)} tensors"
+
+
+def shared_weights_are_nopes(subject: Subject) -> str:
+    """Weights outside `encoding.` do not depend on the encoding."""
+    model = subject.model()
+    mine = model.state_dict()
+    theirs = subject.model(encoding={"_target_": "posbench.encodings.nope.NoPE"}).state_dict()
+    for name, tensor in theirs.items():
+        expected = tensor
+        if name.endswith(".query.weight"):
+            layer = int(name.split(".")[1])
+            expected = tensor * model.encoding.at(layer)[0].query_gain
+        if not torch.equal(mine[name], expected):
+            raise Broken(f"{name} differs from NoPE's")
+    gains = {model.encoding.at(layer)[0].query_gain for layer in subject.layers}
+    return "equal" if gains == {1.0} else "equal, but for the declared query_gain"
+
+
+def optimizer_group(subject: Subject) -> str:
+    """What the yaml declares under `optim` is understood."""
+    groups = build.positional(subject.config)
+    said = [
+        f"{prefix.removesuffix('.')} lr x{group.lr_multiplier:g}"
+        for prefix, group in groups.items()
+        if group.lr_multiplier != 1
+    ]
+    return ", ".join(said) or "common learning rate"
+
+
+def only_parameters(subject: Subject) -> str:
+    """Nothing is stored that could be computed: a stored table is outgrown."""
+    encoding = build.encoding(subject.config.encoding, subject.shape)
+    buffers = [name for name, _ in encoding.named_buffers()]
+    if buffers:
+        raise Broken(f"buffers {', '.join(buffers)} are stored with the weights: compute them")
+    return f"{sum(p.numel() for p in encoding.parameters()):,} parameters"

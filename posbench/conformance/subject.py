@@ -1,0 +1,136 @@
+"""The encoding under test, and what a check needs to call it.
+
+Shapes: B batch, H heads, T queries, S keys, D width, d head width.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from posbench import build
+from posbench.attention import KERNELS, choose
+from posbench.config import Config
+from posbench.encodings import Encoding, Shape, Span
+from posbench.model import Transformer
+
+VOCABULARY = 64
+BATCH = 2
+
+
+class Broken(Exception):
+    """What was promised does not hold; the message says by how much."""
+
+
+class NotApplicable(Exception):
+    """The encoding promises nothing of the kind; the message says why."""
+
+
+class Inputs(NamedTuple):
+    """q [B, H, T, d], k and v [B, H, S, d], the layer's input x [B, S, D]: N(0, 1)."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    x: Tensor
+
+    def to(self, dtype: torch.dtype) -> Inputs:
+        return Inputs(*(each.detach().to(dtype) for each in self))
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A configuration, as `posbench train` would use it."""
+
+    config: Config
+    device: torch.device
+
+    @cached_property
+    def shape(self) -> Shape:
+        return build.shape(self.config)
+
+    @property
+    def length(self) -> int:
+        """The training length."""
+        return self.config.train.length
+
+    @property
+    def layers(self) -> range:
+        return range(self.shape.layers)
+
+    def encoding(self, dtype: torch.dtype = torch.float64) -> Encoding:
+        """With every parameter moved at random, so that none is too small or too alike to show."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1)
+            encoding = build.encoding(self.config.encoding, self.shape)
+            with torch.no_grad():
+                for parameter in encoding.parameters():
+                    parameter.add_(torch.randn_like(parameter), alpha=0.3)
+        return encoding.to(self.device, dtype).eval()
+
+    def model(self, seed: int = 1, encoding: dict[str, object] | None = None) -> Transformer:
+        """As training starts with it; encoding replaces the settings under test."""
+        config = dataclasses.replace(self.config, seed=seed)
+        config.model = dataclasses.replace(config.model, dropout=0.0)
+        if encoding is not None:
+            config.encoding = dict(encoding)
+        return build.model(config, VOCABULARY).to(self.device)
+
+    def kernels(self, layer: int, encoding: Encoding) -> list[str]:
+        """The kernels that can serve a layer, the reference first."""
+        served = []
+        for name in KERNELS:
+            try:
+                served.append(choose(encoding.at(layer)[0], name))
+            except ValueError:  # it names a cell that it cannot compute
+                continue
+        return served
+
+    def inputs(self, queries: int, keys: int, dtype: torch.dtype = torch.float64) -> Inputs:
+        """The same for one size."""
+        generator = torch.Generator().manual_seed(queries + 1000 * keys)
+
+        def draw(length: int, *inner: int) -> Tensor:
+            size = (BATCH, *inner, length, self.shape.head_width if inner else self.shape.width)
+            drawn = torch.randn(size, generator=generator, dtype=torch.float64)
+            return drawn.to(self.device, dtype).requires_grad_()
+
+        heads = self.shape.heads
+        return Inputs(draw(queries, heads), draw(keys, heads), draw(keys, heads), draw(keys))
+
+    def tokens(self, length: int) -> Tensor:
+        generator = torch.Generator().manual_seed(length)
+        return torch.randint(VOCABULARY, (BATCH, length), generator=generator).to(self.device)
+
+    def span(
+        self, encoding: Encoding, layer: int, queries: int, keys: int, start: int = 0
+    ) -> Span:
+        """The last so many of the keys are queries; at the positions that the encoding takes."""
+        part = encoding.at(layer)[0]
+        if part.max_length is not None and keys > part.max_length:
+            raise NotApplicable(f"a window of {keys} is refused: the longest is {part.max_length}")
+        return part.place(Span.window(queries, keys - queries, self.device))
+
+
+def attend(kernel: str, inputs: Inputs, encoding: Encoding, layer: int, span: Span) -> Tensor:
+    """One kernel's output [B, H, T, d]."""
+    q, k, v, x = inputs
+    return KERNELS[kernel](q, k, v, encoding, layer, span, 0.0, x)
+
+
+def difference(actual: Tensor, expected: Tensor) -> float:
+    """The largest difference, relative to the largest expected value if that exceeds 1."""
+    size = max(1.0, float(expected.detach().abs().max()))
+    worst = float((actual.detach().double() - expected.detach().double()).abs().max()) / size
+    return worst if worst == worst else float("inf")
+
+
+def require(worst: float, tolerance: float, what: str) -> None:
+    """Raise Broken where a difference exceeds its tolerance, or is no number."""
+    if not worst <= tolerance:
+        raise Broken(f"{what}: off by {worst:.1e}, allowed {tolerance:.0e}")

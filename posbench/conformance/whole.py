@@ -1,0 +1,114 @@
+"""Checks of a whole model with the encoding in it."""
+
+from __future__ import annotations
+
+import safetensors.torch
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from posbench.conformance.subject import Broken, NotApplicable, Subject, difference, require
+from posbench.model import Transformer
+
+LONGER = 16  # times the training length
+
+
+def _states(model: Transformer, tokens: Tensor) -> Tensor:
+    with torch.no_grad():
+        return model.eval()(tokens)[0]
+
+
+def _lively(subject: Subject) -> Transformer:
+    """A model whose positional parameters are far from their start."""
+    model = subject.model()
+    model.encoding.load_state_dict(subject.encoding(torch.float32).state_dict())
+    return model
+
+
+def causality(subject: Subject) -> str:
+    """Another token at t leaves every output before t as it was, to the last bit."""
+    model = _lively(subject)
+    length = min(300, model.encoding.max_length or 300)
+    tokens = subject.tokens(length)
+    for kernel in {"reference", *model.kernels}:
+        model.kernels = [kernel] * len(model.kernels)
+        before = _states(model, tokens)
+        for t in {1, length // 2, length - 1}:
+            changed = tokens.clone()
+            changed[:, t] = (changed[:, t] + 1) % 64
+            after = _states(model, changed)
+            if not torch.equal(after[:, :t], before[:, :t]):
+                first = int((after != before).any(-1).any(0).nonzero()[0])
+                raise Broken(f"{kernel}: another token at {t} changes the output at {first}")
+            if torch.equal(after[:, t], before[:, t]):
+                raise Broken(f"{kernel}: another token at {t} changes nothing there")
+    return f"{length} tokens"
+
+
+def gradients(subject: Subject) -> str:
+    """Every parameter learns: its gradient is finite, and not zero throughout."""
+    model = subject.model().train()
+    tokens = subject.tokens(subject.length + 1)
+    states, _ = model(tokens[:, :-1])
+    F.cross_entropy(model.logits(states).flatten(0, 1), tokens[:, 1:].flatten()).backward()
+    count = 0
+    for name, parameter in model.named_parameters():
+        gradient = parameter.grad
+        if gradient is None or not bool(gradient.isfinite().all()):
+            raise Broken(f"{name}: {'no' if gradient is None else 'an infinite'} gradient")
+        if not bool(gradient.any()):
+            raise Broken(f"{name}: the gradient is zero")
+        count += name.startswith("encoding.")
+    return f"{count} positional tensors"
+
+
+def long_then_short(subject: Subject) -> str:
+    """Far beyond the training length it runs or refuses; afterwards it is as new."""
+    model, long = _lively(subject), LONGER * subject.length
+    short = subject.tokens(min(subject.length, 100))
+    fresh = _states(_lively(subject), short)
+    limit = model.encoding.max_length
+    said = f"{long:,} tokens"
+    try:
+        states = _states(model, subject.tokens(long)[:1])
+    except ValueError as error:
+        if limit is None or limit >= long:
+            raise Broken(f"{long:,} tokens: {error}, but max_length is {limit}") from error
+        said = f"refuses {long:,}: the longest is {limit}"
+    else:
+        if limit is not None and limit < long:
+            raise Broken(f"max_length is {limit}, but {long:,} tokens are not refused")
+        if not bool(states.isfinite().all()):
+            raise Broken(f"{long:,} tokens: the output is not finite")
+    if not torch.equal(_states(model, short), fresh):
+        raise Broken(f"a window of {long:,} changes the next, short one: something was kept")
+    return said
+
+
+def round_trip(subject: Subject) -> str:
+    """Saved weights, loaded into a model from another seed, give the same outputs."""
+    first, second = _lively(subject), subject.model(seed=2)
+    saved = {name: tensor.contiguous() for name, tensor in first.state_dict().items()}
+    second.load_state_dict(safetensors.torch.load(safetensors.torch.save(saved)))
+    tokens = subject.tokens(min(subject.length, 50))
+    if not torch.equal(_states(first, tokens), _states(second, tokens)):
+        raise Broken("the outputs differ: something that matters is not a parameter")
+    return "safetensors"
+
+
+def memory(subject: Subject) -> str:
+    """Segments with memory are one window with the same visible keys."""
+    model = _lively(subject).double().eval()
+    kept = {model.encoding.at(layer)[0].memory_length for layer in subject.layers}
+    if kept == {0}:
+        raise NotApplicable("keeps none")
+    if 0 in kept:
+        raise NotApplicable("some layers keep none")
+    size = min(*kept, 24) if len(kept) > 1 else min(kept.pop(), 24)
+    tokens = subject.tokens(2 * size)
+    whole = _states(model, tokens)
+    with torch.no_grad():
+        first, past = model(tokens[:, :size])
+        second, _ = model(tokens[:, size:], past)
+    require(difference(torch.cat((first, second), 1), whole), 1e-9, f"two segments of {size}")
+    return f"two segments of {size}"
