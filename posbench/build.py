@@ -44,6 +44,26 @@ def encoding(settings: dict[str, Any], model: Shape) -> Encoding:
     return _maker(settings, "encoding")(model)
 
 
+def extended(config: Config, extension: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a trained run's encoding under an extension of its context.
+
+    Raises UserError where the extension is of another encoding, or of another training length.
+    """
+    trained = _class(dict(config.encoding), "encoding")
+    made = _class(dict(extension), "extension")
+    if not issubclass(made, trained) or made is trained:
+        raise UserError(
+            f"extension: {made.__name__} does not extend {trained.__name__}, which the run was "
+            "trained with"
+        )
+    length = extension.get("original_length") or config.train.length
+    if length != config.train.length:
+        raise UserError(
+            f"extension.original_length={length}: the run was trained at {config.train.length}"
+        )
+    return {**config.encoding, **extension, "original_length": length}
+
+
 def _maker(settings: dict[str, Any], path: str) -> Callable[[Shape], Encoding]:
     """What makes the encoding at a dotted path, its settings checked."""
     arguments = {key: value for key, value in settings.items() if key != "optim"}

@@ -147,6 +147,7 @@ class EvalCommand:
     """`posbench eval`."""
 
     run: str
+    extension: dict[str, Any] | None  # of the trained context, by the class that `_target_` names
     eval: EvalChanges
     runtime: DeviceConfig
 
@@ -157,3 +158,19 @@ class ReportCommand:
 
     runs: list[str]  # folders or globs; every run below them
     folder: str  # where report.md and report.csv go
+
+
+@dataclass
+class DescribeConfig:
+    length: int  # tokens of the window whose operations and distances are shown
+    matrix: int  # tokens of the window whose attention weights are shown
+    alike: bool  # windows of one token repeated; random ones otherwise
+
+
+@dataclass
+class DescribeCommand(Config):
+    """`posbench describe`."""
+
+    describe: DescribeConfig
+    figures: bool
+    folder: str  # where figures go

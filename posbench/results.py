@@ -13,6 +13,7 @@ from posbench.files import append_row, read_rows
 class Result:
     """One length under one protocol. Where it cannot be had, reason says why and the rest is None.
 
+    extension names what was done to the trained model's context, e.g. "yarn x8"; None: nothing.
     nll is the sum over the scored tokens in nats (float64), bytes the size of the scored text,
     targets a hash of the scored positions and token ids.
     """
@@ -27,6 +28,7 @@ class Result:
     targets: str | None = None
     tokens_per_second: float | None = None
     peak_memory: int | None = None
+    extension: str | None = None
 
     @property
     def perplexity(self) -> float | None:
@@ -48,10 +50,10 @@ def append(folder: Path, result: Result) -> None:
 
 
 def read(folder: Path) -> list[Result]:
-    """All results of a run, the latest of each protocol, length and set of targets."""
+    """All results of a run, the latest of each protocol, length, extension and set of targets."""
     names = {field.name for field in dataclasses.fields(Result)}
-    latest: dict[tuple[str, int, str | None], Result] = {}
+    latest: dict[tuple[str, int, str | None, str | None], Result] = {}
     for row in read_rows(folder / "results.jsonl"):
         result = Result(**{key: value for key, value in row.items() if key in names})
-        latest[result.protocol, result.length, result.targets] = result
+        latest[result.protocol, result.length, result.extension, result.targets] = result
     return list(latest.values())

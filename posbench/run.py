@@ -131,13 +131,18 @@ def evaluate_into(
     config: EvalConfig,
     device: torch.device,
     found: Found,
+    extension: str | None = None,
 ) -> list[Result]:
-    """Score every protocol and length; each result goes into the folder as soon as it is there."""
+    """Score every protocol and length; each result goes into the folder as soon as it is there.
+
+    extension names what was done to the trained model's context, if anything was.
+    """
     (folder / "losses").mkdir(exist_ok=True)
     rows = []
     for result, windows, losses in evaluate.evaluate(
         model, corpus.documents("test"), corpus.byte_lengths, config, device
     ):
+        result = dataclasses.replace(result, extension=extension)
         if losses is not None:
             _save(folder / "losses", result, windows, losses)
         results.append(folder, result)
@@ -152,7 +157,8 @@ def _save(folder: Path, result: Result, windows: list[Window], losses: np.ndarra
     A window's columns are document, start, length and scored: its losses are the next `scored`
     ones, of the last so many positions of `length`.
     """
-    name = f"{result.protocol}-{result.length}-{result.targets}.npz"
+    kind = "" if result.extension is None else f"-{result.extension.replace(' ', '-')}"
+    name = f"{result.protocol}-{result.length}-{result.targets}{kind}.npz"
     places = np.array([dataclasses.astuple(window) for window in windows])
     with replacing(folder / name) as temporary, temporary.open("wb") as file:
         np.savez(file, losses=losses.astype(np.float32), windows=places)

@@ -155,6 +155,23 @@ def test_a_failed_run_keeps_its_row_and_reason() -> None:
     assert rows[0]["reason"] == "failed: the loss is nan at step 3"
 
 
+def test_an_extension_is_a_row_of_its_own_beside_what_was_trained() -> None:
+    plain = run("rope", 1, {128: 10.0, 256: 30.0})
+    longer = [
+        dataclasses.replace(_result(n, p), extension="yarn x8") for n, p in ((128, 11), (256, 15))
+    ]
+    both = dataclasses.replace(plain, results=[*plain.results, *longer])
+    other = run("rope", 2, {128: 10.0, 256: 30.0})
+    (table,) = tables.tables([both, other])
+    rows = {row.name: row for row in table.rows}
+    assert set(rows) == {"rope", "rope + yarn x8"}
+    assert rows["rope"].cells[256].ratio == pytest.approx(3)
+    assert rows["rope + yarn x8"].cells[128].ratio == pytest.approx(1.1)
+    assert rows["rope + yarn x8"].cells[256].ratio == pytest.approx(1.5)
+    assert rows["rope + yarn x8"].trouble == ("1 of 2 seeds",)
+    assert rows["rope"].trouble == ()
+
+
 def test_csv_has_one_row_for_each_number() -> None:
     runs = [run("a", 1, {128: 9.0, 256: None}), run("b", 2, {128: 8.0, 256: 7.5})]
     rows = list(csv.DictReader(io.StringIO(writers.csv(runs))))

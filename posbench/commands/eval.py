@@ -1,10 +1,12 @@
-"""posbench eval: score a finished run again, from its own folder."""
+"""posbench eval: score a finished run again, from its own folder, its context extended or not."""
 
 from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
@@ -31,6 +33,10 @@ def main(node: DictConfig) -> None:
 
     device = runtime.device(asked.runtime)
     runtime.set_threads(asked.runtime)
+    extension = None
+    if asked.extension is not None:
+        extension = _label(asked.extension)
+        config.encoding = build.extended(config, asked.extension)
     corpus = build.corpus(config)
     if corpus.hash != folder.summary.get("corpus_hash"):
         raise UserError(f"{folder.path}: was trained on another version of corpus {corpus.name}")
@@ -45,6 +51,22 @@ def main(node: DictConfig) -> None:
             config.eval,
             device,
             lambda result: status.update(f"scored {result.protocol} {result.length}"),
+            extension,
         )
     targets = {result.targets for result in found if result.targets is not None}
     show_runs([folder.path], console, targets)
+
+
+def _label(settings: dict[str, Any]) -> str:
+    """How the report names an extension: the choice, its factor, and what else was asked for."""
+    hydra = HydraConfig.get()
+    words = [str(hydra.runtime.choices["extension"])]
+    if settings.get("factor", 1) != 1:
+        words.append(f"x{settings['factor']:g}")
+    shown = ("extension.factor=", "extension.original_length=")
+    asked = [
+        word.removeprefix("extension.")
+        for word in hydra.overrides.task
+        if word.startswith("extension.") and not word.startswith(shown)
+    ]
+    return " ".join([*words, *asked])

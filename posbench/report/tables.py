@@ -28,14 +28,14 @@ class Cell:
 
     perplexity: float | None = None
     spread: float | None = None
-    ratio: float | None = None  # to the value at the training length, elsewhere
+    ratio: float | None = None  # to the value at the training length, as trained; elsewhere
     reason: str | None = None  # why there can be no number; None: not scored (yet)
     best: bool = False  # in its column
 
 
 @dataclass(frozen=True)
 class Row:
-    """One encoding, over its seeds."""
+    """One encoding, or an extension of its context, over its seeds."""
 
     name: str
     cells: dict[int, Cell]
@@ -95,10 +95,9 @@ def _table(group: list[Run], protocol: str, targets: str | None) -> Table:
     first = group[0].config["train"]["length"]
     seeds = {run.seed for run in group}
     rows = [
-        _row(name, runs, protocol, targets, sorted(lengths), first, len(seeds))
+        _row(name, runs, extension, protocol, targets, sorted(lengths), first, len(seeds))
         for name, runs in _by_encoding(group).items()
-        if any(_belongs(r, protocol, targets) for run in runs for r in run.results)
-        or any(run.trouble for run in runs)
+        for extension in _extensions(runs, protocol, targets)
     ]
     rows = _mark_best(sorted(rows, key=lambda row: _order(row, max(lengths))))
     title = f"{group[0].experiment}: perplexity by length, {protocol}"
@@ -125,6 +124,14 @@ def _by_encoding(group: list[Run]) -> dict[str, list[Run]]:
     return rows
 
 
+def _extensions(runs: list[Run], protocol: str, targets: str | None) -> list[str | None]:
+    """What was done to the context of these runs: a row each. None: nothing."""
+    found = {r.extension for run in runs for r in run.results if _belongs(r, protocol, targets)}
+    if any(run.trouble for run in runs):
+        found.add(None)
+    return sorted(found, key=lambda extension: extension or "")
+
+
 def _require_distinct(runs: list[Run]) -> None:
     seen: dict[int, Run] = {}
     for run in runs:
@@ -143,30 +150,30 @@ def _belongs(result: Result, protocol: str, targets: str | None) -> bool:
 def _row(
     name: str,
     runs: list[Run],
+    extension: str | None,
     protocol: str,
     targets: str | None,
     lengths: list[int],
     train_length: int,
     seeds: int,
 ) -> Row:
+    results = [r for run in runs for r in run.results if _belongs(r, protocol, targets)]
     scored = {
-        length: [
-            result
-            for run in runs
-            for result in run.results
-            if result.length == length and _belongs(result, protocol, targets)
-        ]
+        length: [r for r in results if r.length == length and r.extension == extension]
         for length in lengths
     }
-    base = _mean(scored.get(train_length, []))
+    base = _mean([r for r in results if r.length == train_length and r.extension is None])
     summaries = [run.summary for run in runs if run.summary]
     trouble = [f"seed {run.seed} {run.trouble}" for run in runs if run.trouble]
-    if len(runs) < seeds:
-        trouble.append(f"{len(runs)} of {seeds} seeds")
+    scored_seeds = len(runs)
+    if extension is not None:
+        scored_seeds = sum(any(r.extension == extension for r in run.results) for run in runs)
+    if scored_seeds < seeds:
+        trouble.append(f"{scored_seeds} of {seeds} seeds")
     return Row(
-        name=name,
+        name=name if extension is None else f"{name} + {extension}",
         cells={
-            length: _cell(found, None if length == train_length else base)
+            length: _cell(found, None if length == train_length and extension is None else base)
             for length, found in scored.items()
         },
         positional_parameters=summaries[0]["positional_parameters"] if summaries else None,
