@@ -67,11 +67,8 @@ def test_yarns_attention_factor_is_squared_in_the_logits() -> None:
     q, span = torch.randn(1, 2, 9, 32, dtype=torch.float64), Span.window(9)
     ones, half = (extended(YaRN, 8.0, attention_factor=factor) for factor in (1.0, 0.5))
     assert extended(YaRN, 8.0).attention_factor == pytest.approx(0.1 * math.log(8) + 1)
-    whole = torch.matmul(
-        *(x if n == 0 else x.mT for n, x in enumerate(ones.rotate(q, q, span, 0)))
-    )
-    less = torch.matmul(*(x if n == 0 else x.mT for n, x in enumerate(half.rotate(q, q, span, 0))))
-    torch.testing.assert_close(less, whole / 4)
+    (q1, k1), (q2, k2) = (encoding.rotate(q, q, span, 0) for encoding in (ones, half))
+    torch.testing.assert_close(q2 @ k2.mT, q1 @ k1.mT / 4)
 
 
 def test_factor_and_original_length_are_both_honoured() -> None:
@@ -199,7 +196,7 @@ def test_the_runs_own_numbers_stay(root: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "words", "said"),
     [
-        ("alibi", ["extension=yarn"], ["RoPE", "ALiBi"]),
+        ("alibi", ["extension=yarn"], ["YaRN", "ALiBi"]),
         ("rope", ["extension=yarn", "extension.original_length=32"], ["original_length=32", "16"]),
         ("rope", ["extension=pi", "extension.factor=0.5"], ["factor=0.5"]),
         ("rope", ["extension=yarn", "extension.ramp=linear"], ["ramp=linear"]),
