@@ -71,6 +71,7 @@ def _by_blocks(
     """Un-rotated q and k, rotated ones and v -> [B, H, T, d], over reversed keys."""
     length, keys = q.shape[2], k.shape[2]
     rotated_q, rotated_k, v = rotated
+    q, k = (each.to(precise(v.dtype)) for each in (q, k))
     k, rotated_k, v = (each.flip(2) for each in (k, rotated_k, v))
     attend = _plain if tables.values is None else _weighted
     size = BLOCK if tables.views else TABLE_BLOCK
@@ -107,17 +108,18 @@ class _Tables:
     def mask(self, q: Tensor, k: Tensor, block: Span, last: int) -> Tensor:
         """The mask [B or 1, H or 1, C, S] of q [B, H, C, d] over reversed k [B, H, S, d].
 
+        It has their dtype: float32 at least, float64 where the rotation needs it.
         The S keys are those up to the last'th of the whole span.
         """
-        exact = precise(q.dtype)
-        row = self._row(q.to(exact), k.shape[2])
+        exact = q.dtype
+        row = self._row(q, k.shape[2])
         *outer, height, _ = row.shape
         *steps, down, _ = row.stride()
         shape = (*outer, *q.shape[2:3], k.shape[2])
         mask = row.as_strided(shape, (*steps, 1 if height == 1 else down + 1, 1))
         if self.queries is not None:
             queries = self.scale * self.queries[:, : k.shape[2]].to(exact)
-            mask = _add_by_keys(mask, k.to(exact), queries)
+            mask = _add_by_keys(mask, k, queries)
         if (bias := self.encoding.position_bias(block, self.layer)) is not None:
             mask = mask + bias.to(exact).flip(-1)
         if self.decay is not None:

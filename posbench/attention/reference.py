@@ -49,7 +49,8 @@ def reference_attention(
 
     logits = logits.masked_fill(relative < 0, -torch.inf)
     if encoding.window is not None:
-        behind = span.seen()[:, None] - 1 - torch.arange(len(span.keys), device=q.device)
+        index = torch.arange(len(span.keys), device=q.device)
+        behind = index[-len(span.queries) :, None] - index
         logits = logits.masked_fill(behind >= encoding.window, -torch.inf)
     if span.hidden is not None:
         logits = logits.masked_fill(span.hidden[:, None, None], -torch.inf)

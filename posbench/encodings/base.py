@@ -94,10 +94,14 @@ class Span:
         return int(self.keys[-1] - self.keys[0]) + 1
 
     def seen(self, window: int | None = None) -> Tensor:
-        """How many keys each query sees, its own included; [T]."""
-        memory = len(self.keys) - len(self.queries)
-        count = torch.arange(memory + 1, len(self.keys) + 1, device=self.keys.device)
-        return count if window is None else count.clamp(max=window)
+        """How many keys each query sees, its own included; [B or 1, T]."""
+        shown = torch.ones_like(self.keys)[None] if self.hidden is None else (~self.hidden).long()
+        upto = shown.cumsum(1)
+        count = upto[:, len(self.keys) - len(self.queries) :]
+        if window is None:
+            return count
+        before = torch.nn.functional.pad(upto, (window, 0))[:, : len(self.keys)]
+        return count - before[:, len(self.keys) - len(self.queries) :]
 
 
 class Encoding(nn.Module):

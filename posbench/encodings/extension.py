@@ -142,6 +142,8 @@ class LogNRoPE(LogN, RoPE):
         original_length: int,
     ) -> None:
         RoPE.__init__(self, shape, base, layout)
+        if original_length < 2:
+            raise ValueError(f"extension.original_length={original_length} must be at least 2")
         self.length = original_length
 
 

@@ -42,7 +42,7 @@ class Learned(Encoding):
         if self.beyond == "clamp":
             positions = positions.clamp(max=last)
         elif self.beyond == "interpolate" and positions[-1] > last:
-            place = positions.double() * (last / positions[-1])
+            place = positions.double() * last / positions[-1]
             low = place.long()
             above = (place - low).to(self.table.dtype)[:, None]
             return x + torch.lerp(self.table[low], self.table[(low + 1).clamp(max=last)], above)

@@ -29,5 +29,5 @@ class LogN(Encoding):
     def rotate(self, q: Tensor, k: Tensor, span: Span, layer: int) -> tuple[Tensor, Tensor]:
         q, k = super().rotate(q, k, span, layer)
         count = span.seen(self.window).to(torch.promote_types(q.dtype, torch.float32))
-        factor = (count.log() / math.log(self.length)).clamp(min=1)[:, None]
+        factor = (count.log() / math.log(self.length)).clamp(min=1)[:, None, :, None]
         return (q * factor).to(q.dtype), k

@@ -25,7 +25,7 @@ class PRoPE(RoPE):
         super().__init__(shape, base, layout)
         if not 0 <= fraction <= 1:
             raise ValueError(f"encoding.fraction={fraction} must lie in [0, 1]")
-        self.kept = int(fraction * shape.head_width / 2)
+        self.kept = int(fraction * shape.head_width / 2 + 1e-9)  # 0.29 of 100 is 29
 
     def frequencies(self, span: Span) -> Tensor:
         theta = super().frequencies(span)

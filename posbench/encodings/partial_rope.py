@@ -25,7 +25,7 @@ class PartialRoPE(RoPE):
         fraction: float = 0.25,
     ) -> None:
         super().__init__(shape, base, layout)
-        self.rotated = int(fraction * shape.head_width)
+        self.rotated = int(fraction * shape.head_width + 1e-9)  # 0.29 of 100 is 29
         if self.rotated % 2 or not 2 <= self.rotated <= shape.head_width:
             raise ValueError(
                 f"encoding.fraction={fraction} of the head width {shape.head_width} must be an "

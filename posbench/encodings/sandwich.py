@@ -27,5 +27,5 @@ class Sandwich(Encoding):
         k = torch.arange(1, self.size // 2 + 1, device=distance.device).double()
         phase = distance[:, None] / 10_000 ** (2 * k / self.size)
         common = phase.cos().sum(-1) - self.size / 2
-        h = torch.arange(1, self.shape.heads + 1, device=distance.device)
+        h = torch.arange(1, self.shape.heads + 1, device=distance.device).double()
         return common * (self.shape.heads / (8 * h))[:, None]

@@ -27,5 +27,5 @@ class SSMax(Encoding):
 
     def rotate(self, q: Tensor, k: Tensor, span: Span, layer: int) -> tuple[Tensor, Tensor]:
         count = span.seen(self.window).to(torch.promote_types(q.dtype, torch.float32))
-        factor = self.s[layer][:, None, None] * count.log()[:, None]  # [H, T, 1]
+        factor = self.s[layer][:, None, None] * count.log()[:, None, :, None]  # [B or 1, H, T, 1]
         return (q * factor).to(q.dtype), k
