@@ -1,0 +1,150 @@
+"""Finished runs as what claims rest on: encodings, known by their class, in one table.
+
+Which runs can be compared is the report's to say (report/tables.py); only the same scored tokens
+at every length are evidence of extrapolation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from posbench.encodings import Encoding
+from posbench.report import tables
+from posbench.report.collect import Run
+from posbench.report.tables import Row, Table
+from posbench.results import Result
+
+PROTOCOL = "fixed_targets"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One encoding, over its seeds."""
+
+    runs: tuple[Run, ...]
+    perplexity: Mapping[int, float]  # by length, the mean
+    reasons: Mapping[int, str]  # by length, why there can be no number
+    results: tuple[Result, ...]  # of all its runs, in this table
+
+    @property
+    def name(self) -> str:
+        return self.runs[0].name
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return dict(self.runs[0].config["encoding"])
+
+    @property
+    def seeds(self) -> int:
+        return len({run.seed for run in self.runs})
+
+    @property
+    def train_speed(self) -> float:
+        """Tokens a second, the median."""
+        return statistics.median(r.summary["train_tokens_per_second"] for r in self.runs)
+
+    @property
+    def train_memory(self) -> float:
+        """Peak bytes, the median."""
+        return statistics.median(run.summary["train_peak_memory"] for run in self.runs)
+
+    def speed(self, length: int) -> float | None:
+        """Tokens a second in evaluation at a length, the median."""
+        found = [r.tokens_per_second for r in self.results if r.length == length]
+        known = [speed for speed in found if speed is not None]
+        return statistics.median(known) if known else None
+
+    def memory(self, length: int) -> float | None:
+        """Peak bytes in evaluation at a length, the median."""
+        found = [r.peak_memory for r in self.results if r.length == length]
+        known = [memory for memory in found if memory is not None]
+        return statistics.median(known) if known else None
+
+    def made_of(self, kind: type[Encoding], **settings: Any) -> bool:
+        """Whether it is of exactly this class and these settings, defaults counted in."""
+        if self.settings["_target_"] != f"{kind.__module__}.{kind.__qualname__}":
+            return False
+        return all(self.setting(kind, key) == value for key, value in settings.items())
+
+    def setting(self, kind: type[Encoding], key: str) -> Any:
+        """A constructor's argument, as given or by default."""
+        return self.settings.get(key, inspect.signature(kind).parameters[key].default)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Encodings whose numbers can be compared."""
+
+    train_length: int
+    longest: int
+    encodings: tuple[Measured, ...]
+
+    def all(self, kind: type[Encoding], **settings: Any) -> list[Measured]:
+        return [measured for measured in self.encodings if measured.made_of(kind, **settings)]
+
+    def one(self, kind: type[Encoding], **settings: Any) -> Measured | None:
+        """The best at the training length, where there are several."""
+        found = [m for m in self.all(kind, **settings) if self.train_length in m.perplexity]
+        return min(found, key=self.trained, default=None)
+
+    def trained(self, measured: Measured) -> float:
+        """Perplexity at the training length."""
+        return measured.perplexity[self.train_length]
+
+    def ratio(self, measured: Measured) -> float | None:
+        """Perplexity at the longest length over that at the training length."""
+        if self.longest <= self.train_length or self.longest not in measured.perplexity:
+            return None
+        return measured.perplexity[self.longest] / self.trained(measured)
+
+
+def evidence(runs: Sequence[Run]) -> list[Evidence]:
+    """The tables of finished runs, those with the most encodings first."""
+    done = {str(run.folder): run for run in runs if run.trouble is None and run.summary}
+    rows = [_row(run) for run in done.values()]
+    targets = sorted({r.targets for run in rows for r in run.results if r.targets})
+    made = [
+        _evidence(table, done, hashed)
+        for hashed in targets
+        for table in tables.tables(rows, {hashed})
+    ]
+    return sorted(made, key=lambda each: (-len(each.encodings), -each.longest))
+
+
+def _row(run: Run) -> Run:
+    """The run under the name of its folder, so that the report's row is this run alone."""
+    named = run.config | {"run": run.config["run"] | {"name": str(run.folder)}}
+    kept = [result for result in run.results if result.protocol == PROTOCOL]
+    return dataclasses.replace(run, config=named, results=kept)
+
+
+def _evidence(table: Table, done: Mapping[str, Run], targets: str) -> Evidence:
+    kinds: dict[str, list[Row]] = defaultdict(list)
+    for row in table.rows:
+        kinds[json.dumps(done[row.name].config["encoding"], sort_keys=True)].append(row)
+    encodings = [_measured(rows, done, targets) for rows in kinds.values()]
+    return Evidence(table.train_length, max(table.lengths), tuple(encodings))
+
+
+def _measured(rows: list[Row], done: Mapping[str, Run], targets: str) -> Measured:
+    values: dict[int, list[float]] = defaultdict(list)
+    reasons: dict[int, str] = {}
+    for row in rows:
+        for length, cell in row.cells.items():
+            if cell.perplexity is not None:
+                values[length].append(cell.perplexity)
+            elif cell.reason:
+                reasons[length] = cell.reason
+    runs = tuple(done[row.name] for row in rows)
+    found = [
+        r for run in runs for r in run.results if (r.protocol, r.targets) == (PROTOCOL, targets)
+    ]
+    means = {length: statistics.mean(each) for length, each in values.items()}
+    return Measured(runs, means, reasons, tuple(found))

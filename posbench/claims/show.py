@@ -1,0 +1,69 @@
+"""The verdicts as a table, on the terminal and in Markdown."""
+
+from __future__ import annotations
+
+import os.path
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from posbench.claims.verdict import FAILS, HOLDS, NOT_MEASURED, Verdict
+from posbench.report.writers import PLAIN
+
+TITLE = "What the documents claim, and what holds"
+LEGEND = """\
+property: tried now, in float64, on small random contents; measured: perplexity of the same tokens
+at every length, from finished runs; ×: ratio to the value at the training length"""
+STYLES = {HOLDS: "green", FAILS: "red", NOT_MEASURED: "dim"}
+HEADERS = ("", "the documents", "kind", "verdict", "what it rests on")
+
+
+def in_order(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """By the claim's number, properties before measurements."""
+    return sorted(verdicts, key=lambda verdict: verdict.number)
+
+
+def terminal(verdicts: Sequence[Verdict]) -> Table:
+    """A rich table, a part of a claim a row."""
+    table = Table(title=TITLE, caption=f"{LEGEND}\n{_counts(verdicts)}", **PLAIN)
+    for header, share in zip(HEADERS, (0, 3, 0, 0, 5), strict=True):
+        table.add_column(header, ratio=share or None, no_wrap=not share, overflow="fold")
+    before = None
+    for verdict in verdicts:
+        figure = Text(verdict.figure)
+        if verdict.runs:
+            figure.append(f" ({_below(verdict.runs)})", style="dim")
+        number = "" if verdict.number == before else str(verdict.number)
+        shown = Text(verdict.verdict, style=STYLES[verdict.verdict])
+        table.add_row(number, Text(verdict.claim), verdict.kind, shown, figure)
+        before = verdict.number
+    return table
+
+
+def markdown(verdicts: Sequence[Verdict]) -> str:
+    """A table that GitHub renders, with every run's folder."""
+    lines = [f"### {TITLE}", "", _line([*HEADERS, "runs"]), "|---:" + "|---" * 5 + "|"]
+    for verdict in verdicts:
+        cells = [str(verdict.number), verdict.claim, verdict.kind, verdict.verdict, verdict.figure]
+        lines.append(_line([*cells, ", ".join(verdict.runs)]))
+    legend = " ".join(LEGEND.split())
+    return "\n".join([*lines, "", f"{legend}. {_counts(verdicts)}.", ""])
+
+
+def _counts(verdicts: Sequence[Verdict]) -> str:
+    counts = Counter(verdict.verdict for verdict in verdicts)
+    return ", ".join(f"{word}: {counts[word]}" for word in STYLES if counts[word])
+
+
+def _below(folders: Sequence[str]) -> str:
+    if len(folders) == 1:
+        return folders[0]
+    return f"{len(folders)} runs below {os.path.commonpath(folders)}"
+
+
+def _line(cells: Sequence[str]) -> str:
+    """Text from a run must not break the table."""
+    escaped = (cell.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ") for cell in cells)
+    return f"| {' | '.join(escaped)} |"
