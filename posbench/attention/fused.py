@@ -136,7 +136,10 @@ class _Tables:
         if self.window is not None:
             far = torch.arange(keys, device=q.device) >= self.window
             bias = bias.masked_fill(far, -torch.inf)
-        bias = F.pad(bias, (negative, 0), value=-torch.inf)[:, None]  # [H or 1, 1, W]
+        bias = F.pad(
+            bias, (negative, 0), value=-torch.inf
+        )  # keeps strides where nothing is padded
+        bias = bias.contiguous()[:, None]  # [H or 1, 1, W]
         if self.keys is None:
             return bias[None]
         table = F.pad(self.keys[:, :keys].to(q.dtype), (0, 0, negative, 0))  # [H, W, d]

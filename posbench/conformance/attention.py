@@ -21,7 +21,7 @@ from posbench.encodings import Encoding, Span
 EXACT = 1e-9  # float64
 SINGLE = 2e-4  # float32
 HALF = 0.05  # bfloat16 inputs: their own rounding, 2^-8, through two products and a softmax
-SIZES = [(1, 1), (2, 2), (7, 7), (150, 150), (5, 40), (130, 140)]  # queries, keys
+SIZES = [(1, 1), (2, 2), (7, 7), (1, 7), (150, 150), (5, 40), (130, 140)]  # queries, keys
 MOVED = 1000
 
 

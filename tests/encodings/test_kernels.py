@@ -95,6 +95,17 @@ def test_large_bias() -> None:
         )
 
 
+@pytest.mark.parametrize(("queries", "keys"), [(1, 7), (1025, 1025)])
+def test_a_bias_may_have_any_strides(queries: int, keys: int) -> None:
+    """One query in the last block: nothing is padded, and the view must not read across heads."""
+
+    class Transposed(ALiBi):
+        def distance_bias(self, distance: Tensor, layer: int) -> Tensor:
+            return super().distance_bias(distance, layer).T.contiguous().T
+
+    _compare(Case("transposed", Transposed, heads=4), queries, keys)
+
+
 # Which kernel
 
 

@@ -24,7 +24,7 @@ from posbench.encodings.sandwich import Sandwich
 from posbench.encodings.ssmax import SSMax
 from tests.encodings.cases import LAYER
 from tests.oracles.agreement import Oracle, agrees, close, draw, kernels
-from tests.oracles.modules import randomized, shape, widened
+from tests.oracles.modules import each_dtype, each_length, randomized, shape, widened
 
 flex: Any = pytest.importorskip("torch.nn.attention.flex_attention")
 
@@ -32,7 +32,7 @@ Score = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """scale q . k, the head h = 0 .. H-1, the query's position i, the distance n -> the logit."""
 
 HEADS = 3
-HIDDEN = 3
+HIDDEN = 2
 
 
 def _alibi_geometric(e: ALiBi) -> Score:
@@ -132,31 +132,27 @@ def _encoding(name: str, dtype: torch.dtype) -> Encoding:
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-@pytest.mark.parametrize(
-    ("dtype", "queries", "keys"),
-    [(torch.float64, 128, 128), (torch.float64, 30, 80), (torch.float32, 30, 80)],
-    ids=["float64-128-128", "float64-30-80", "float32-30-80"],
-)
+@each_dtype
 @pytest.mark.parametrize("name", FORMULAS)
 def test_values_and_gradients(
-    name: str, dtype: torch.dtype, queries: int, keys: int, monkeypatch: pytest.MonkeyPatch
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Run eagerly, flex_attention has gradients on a CPU too; it refuses them by this check."""
     monkeypatch.setattr(flex, "_validate_device", lambda *tensors: None)
     torch._dynamo.reset()  # each formula is traced, and too many of them refused
     encoding = _encoding(name, dtype)
-    agrees(encoding, _attention(FORMULAS[name][1](encoding)), queries, keys, dtype)
+    agrees(encoding, _attention(FORMULAS[name][1](encoding)), 30, 80, dtype)
 
 
-@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (2, 2), (7, 7), (1000, 1000)])
+@each_length
 @pytest.mark.parametrize("name", FORMULAS)
-def test_values(name: str, queries: int, keys: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values(name: str, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Untraced: quicker."""
     monkeypatch.setattr(flex, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
     encoding = _encoding(name, torch.float64).requires_grad_(False)
-    q, k, v = (x.detach() for x in draw(encoding, queries, keys, torch.float64))
+    q, k, v = (x.detach() for x in draw(encoding, length, length, torch.float64))
     with widened(torch.float64):
         expected = _attention(FORMULAS[name][1](encoding))(q, k, v)
     for kernel in kernels(encoding):
-        actual = KERNELS[kernel](q, k, v, encoding, LAYER, Span.window(queries))
+        actual = KERNELS[kernel](q, k, v, encoding, LAYER, Span.window(length))
         close(actual, expected, 1e-10, kernel)

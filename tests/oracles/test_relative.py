@@ -97,7 +97,7 @@ def _conformer(encoding: TransformerXL) -> Oracle:
 @each_dtype
 @pytest.mark.parametrize("untie", [False, True], ids=["tied", "untied"])
 def test_transformer_xl_is_xlnet(untie: bool, dtype: torch.dtype, queries: int, keys: int) -> None:
-    encoding = TransformerXL(shape(), untie=untie)
+    encoding = TransformerXL(shape(head_width=4), untie=untie)
     randomized(encoding, dtype)
     agrees(encoding, _xlnet(encoding), queries, keys, dtype)
 
@@ -105,7 +105,7 @@ def test_transformer_xl_is_xlnet(untie: bool, dtype: torch.dtype, queries: int, 
 @each_square
 @each_dtype
 def test_transformer_xl_is_conformer(dtype: torch.dtype, queries: int, keys: int) -> None:
-    encoding = TransformerXL(shape(), untie=True)
+    encoding = TransformerXL(shape(head_width=4), untie=True)
     randomized(encoding, dtype)
     agrees(encoding, _conformer(encoding), queries, keys, dtype)
 
@@ -169,6 +169,6 @@ def _wav2vec2_bert(encoding: Shaw) -> Oracle:
 def test_shaw_on_keys(
     oracle: Callable[[Shaw], Oracle], k: int, dtype: torch.dtype, queries: int, keys: int
 ) -> None:
-    encoding = Shaw(shape(), k=k, values=False)
+    encoding = Shaw(shape(head_width=4), k=k, values=False)
     randomized(encoding, dtype)
     agrees(encoding, last_rows(oracle(encoding)), queries, keys, dtype)

@@ -65,7 +65,7 @@ def _biased(encoding: Encoding, bias: Any, weights: Callable[[], dict[str, Tenso
 @pytest.mark.parametrize("window", [1, 5, 128])
 def test_windows(window: int, dtype: torch.dtype, queries: int, keys: int) -> None:
     """max_attend_past is the farthest distance that is seen, window the number of keys."""
-    encoding = NoPE(shape())
+    encoding = NoPE(shape(head_width=4))
     encoding.window = window
     module = _attention(encoding.shape, max_attend_past=window - 1)
 
@@ -79,7 +79,7 @@ def test_windows(window: int, dtype: torch.dtype, queries: int, keys: int) -> No
 @each_dtype
 @pytest.mark.parametrize("heads", [1, 3])
 def test_alibi(heads: int, dtype: torch.dtype, queries: int, keys: int) -> None:
-    encoding = ALiBi(shape(heads))
+    encoding = ALiBi(shape(heads, head_width=4))
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return _biased(encoding, theirs.AlibiPositionalBias(heads), dict)(q, k, v)
@@ -91,7 +91,7 @@ def test_alibi(heads: int, dtype: torch.dtype, queries: int, keys: int) -> None:
 @each_dtype
 @pytest.mark.parametrize(("buckets", "max_distance"), [(32, 128), (8, 16)])
 def test_t5(buckets: int, max_distance: int, dtype: torch.dtype, queries: int, keys: int) -> None:
-    encoding = T5Bias(shape(), buckets=buckets, max_distance=max_distance)
+    encoding = T5Bias(shape(head_width=4), buckets=buckets, max_distance=max_distance)
     randomized(encoding, dtype)
     bias = theirs.RelativePositionBias(
         scale=1, causal=True, num_buckets=buckets, max_distance=max_distance, heads=2
@@ -122,7 +122,7 @@ class Dynamic(Encoding):
 def test_any_function_of_distance(
     log_distance: bool, dtype: torch.dtype, queries: int, keys: int
 ) -> None:
-    encoding = Dynamic(shape(), log_distance)
+    encoding = Dynamic(shape(head_width=4), log_distance)
     randomized(encoding, dtype)
     own = dict(encoding.network.named_parameters())
     agrees(encoding, _biased(encoding, encoding.network, lambda: own), queries, keys, dtype)
@@ -132,7 +132,7 @@ def test_any_function_of_distance(
 @each_dtype
 def test_fire_up_to_its_threshold(dtype: torch.dtype, queries: int, keys: int) -> None:
     """There FIRE is an MLP of ln(1 + n) / ln(1 + L m), at c = 1: the network, with a ReLU."""
-    encoding: Any = FIRE(shape(), hidden=4, threshold=1000.0)
+    encoding: Any = FIRE(shape(head_width=4), hidden=4, threshold=1000.0)
     randomized(encoding, dtype)
     del encoding.c
     encoding.c = torch.ones(2, dtype=dtype)
@@ -158,7 +158,7 @@ def test_fire_up_to_its_threshold(dtype: torch.dtype, queries: int, keys: int) -
 @pytest.mark.parametrize("layout", ["interleaved", "half"])
 def test_xpos(layout: str, dtype: torch.dtype, queries: int, keys: int) -> None:
     """Theirs pairs neighbours: for our other layout, the dimensions are put in that order."""
-    encoding = XPos(shape(), layout=layout)
+    encoding = XPos(shape(head_width=4), layout=layout)
     module = _attention(encoding.shape)
     width = encoding.shape.head_width
     order = torch.arange(width)
@@ -179,7 +179,7 @@ def test_xpos(layout: str, dtype: torch.dtype, queries: int, keys: int) -> None:
 def test_cope(positions: int, dtype: torch.dtype, queries: int, keys: int) -> None:
     """Theirs adds q . e to logits that are divided by sqrt(d) already, and so divides one of the
     two terms; the paper divides both. Hence a table that is divided beforehand."""
-    encoding = CoPE(shape(), positions=positions)
+    encoding = CoPE(shape(head_width=4), positions=positions)
     randomized(encoding, dtype)
     module = _attention(encoding.shape, use_cope=True, cope_max_pos=positions)
 
@@ -201,7 +201,7 @@ def test_forgetting(
     In float64 beside our float32 too: theirs subtracts float32 sums, which pass 800 at length
     1000 and are rounded there to 6e-5.
     """
-    encoding = make(shape())
+    encoding = make(shape(head_width=4))
     randomized(encoding, dtype)
     module = _attention(encoding.shape, data_dependent_alibi=True)
     gate = "data_dependent_alibi.to_forget_gates.0"
