@@ -87,14 +87,20 @@ def test_another_config_in_the_same_folder_is_refused(tmp_path: Path, capfd: Out
     assert train(tmp_path, "encoding=alibi", "runtime.threads=2", "optim.lr=0.1") == 0
 
 
-@pytest.mark.parametrize("encoding", ["alibi", "transformer_xl"])
+MIXED = (  # memory in some layers only
+    "irope encoding.pattern=[rope,xl] ~encoding.parts.nope "
+    "+encoding@encoding.parts.xl=transformer_xl"
+)
+
+
+@pytest.mark.parametrize("encoding", ["alibi", "transformer_xl", "randomized_rope", MIXED])
 def test_an_interrupted_run_goes_on_to_the_same_end(tmp_path: Path, encoding: str) -> None:
     arguments(tmp_path)  # writes the text
-    more = [f"encoding={encoding} train.steps=8 model.dropout=0.1 train.accumulate=2"]
+    more = [f"encoding={encoding} run.name=x train.steps=8 model.dropout=0.1 train.accumulate=2"]
     more.append(f"corpus.path={tmp_path}/text")
     assert train(tmp_path / "whole", *more) == 0
     assert train(tmp_path / "cut", *more) == 0
-    whole, cut = folder(tmp_path / "whole", encoding), folder(tmp_path / "cut", encoding)
+    whole, cut = folder(tmp_path / "whole", "x"), folder(tmp_path / "cut", "x")
     # As if killed after step 6: one checkpoint back, rows beyond it, no evaluation.
     (cut / "checkpoints" / "step-000008").rename(tmp_path / "gone")
     (cut / "results.jsonl").unlink()

@@ -47,11 +47,11 @@ def fused_attention(
     encoding, layer = encoding.at(layer)
     if encoding.fills("scores"):
         raise ValueError(f"{type(encoding).__name__} fills the cell `scores`: no fused attention")
-    tables = _Tables(encoding, layer, span, x)
-    if not (tables.empty or span.consecutive):
-        return blocked_attention(q, k, v, encoding, layer, span, dropout, x)
     rotated_q, rotated_k = encoding.rotate(q, k, span, layer)
     dtype = torch.promote_types(v.dtype, rotated_q.dtype)
+    tables = _Tables(encoding, layer, span, x, precise(dtype))
+    if not (tables.empty or span.consecutive):
+        return blocked_attention(q, k, v, encoding, layer, span, dropout, x)
     rotated = (rotated_q.to(dtype), rotated_k.to(dtype), v.to(dtype))
     if tables.empty and span.hidden is None and q.shape[2] == k.shape[2]:
         return F.scaled_dot_product_attention(
@@ -71,7 +71,6 @@ def _by_blocks(
     """Un-rotated q and k, rotated ones and v -> [B, H, T, d], over reversed keys."""
     length, keys = q.shape[2], k.shape[2]
     rotated_q, rotated_k, v = rotated
-    q, k = (each.to(precise(v.dtype)) for each in (q, k))
     k, rotated_k, v = (each.flip(2) for each in (k, rotated_k, v))
     attend = _plain if tables.values is None else _weighted
     size = BLOCK if tables.views else TABLE_BLOCK
@@ -89,10 +88,12 @@ def _by_blocks(
 
 
 class _Tables:
-    """What one layer's encoding says of the distances 0 .. S - 1."""
+    """What one layer's encoding says of the distances 0 .. S - 1; masks are of dtype exact."""
 
-    def __init__(self, encoding: Encoding, layer: int, span: Span, x: Tensor | None) -> None:
-        distance = span.distances
+    def __init__(
+        self, encoding: Encoding, layer: int, span: Span, x: Tensor | None, exact: torch.dtype
+    ) -> None:
+        distance, self.exact = span.distances, exact
         self.encoding, self.layer, self.scale = encoding, layer, encoding.scale
         self.bias = encoding.distance_bias(distance, layer)  # [H, S]
         self.keys = encoding.distance_keys(distance, layer)  # [H, S, d]
@@ -108,18 +109,17 @@ class _Tables:
     def mask(self, q: Tensor, k: Tensor, block: Span, last: int) -> Tensor:
         """The mask [B or 1, H or 1, C, S] of q [B, H, C, d] over reversed k [B, H, S, d].
 
-        It has their dtype: float32 at least, float64 where the rotation needs it.
         The S keys are those up to the last'th of the whole span.
         """
-        exact = q.dtype
-        row = self._row(q, k.shape[2])
+        exact = self.exact
+        row = self._row(q.to(exact), k.shape[2])
         *outer, height, _ = row.shape
         *steps, down, _ = row.stride()
         shape = (*outer, *q.shape[2:3], k.shape[2])
         mask = row.as_strided(shape, (*steps, 1 if height == 1 else down + 1, 1))
         if self.queries is not None:
             queries = self.scale * self.queries[:, : k.shape[2]].to(exact)
-            mask = _add_by_keys(mask, k, queries)
+            mask = _add_by_keys(mask, k.to(exact), queries)
         if (bias := self.encoding.position_bias(block, self.layer)) is not None:
             mask = mask + bias.to(exact).flip(-1)
         if self.decay is not None:
@@ -136,10 +136,8 @@ class _Tables:
         if self.window is not None:
             far = torch.arange(keys, device=q.device) >= self.window
             bias = bias.masked_fill(far, -torch.inf)
-        bias = F.pad(
-            bias, (negative, 0), value=-torch.inf
-        )  # keeps strides where nothing is padded
-        bias = bias.contiguous()[:, None]  # [H or 1, 1, W]
+        bias = F.pad(bias, (negative, 0), value=-torch.inf)
+        bias = bias.contiguous()[:, None]  # [H or 1, 1, W]; with nothing to pad it is as it came
         if self.keys is None:
             return bias[None]
         table = F.pad(self.keys[:, :keys].to(q.dtype), (0, 0, negative, 0))  # [H, W, d]
