@@ -16,7 +16,9 @@ COMMANDS = {
     "train": "train, evaluate at every length, print the row; -m sweeps",
     "eval": "score a finished run again: posbench eval run=FOLDER eval.lengths=[128,4096]",
     "report": "every run under outputs/ as a table, report.md and report.csv",
+    "claims": "the documents' eleven claims, tried now or read off the runs; claims.md",
     "check": "does an encoding keep what every encoding promises? posbench check encoding=mine",
+    "describe": "one encoding: formula, parameters, cost, pictures: posbench describe encoding=t5",
     "encodings": "the encodings and the cells of the attention each one fills",
 }
 COMPLETION = ("-sc", "--shell-completion")

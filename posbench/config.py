@@ -174,3 +174,11 @@ class DescribeCommand(Config):
     describe: DescribeConfig
     figures: bool
     folder: str  # where figures go
+
+
+@dataclass
+class ClaimsCommand:
+    """`posbench claims`."""
+
+    runs: list[str]  # folders or globs; every run below them
+    folder: str  # where claims.md goes

@@ -10,7 +10,13 @@ from collections.abc import Iterable
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf.errors import OmegaConfBaseException
 
-from posbench.config import Config, EvalCommand, ReportCommand, known_keys
+from posbench.config import (
+    ClaimsCommand,
+    DescribeCommand,
+    EvalCommand,
+    ReportCommand,
+    known_keys,
+)
 from posbench.errors import UserError
 
 
@@ -67,7 +73,9 @@ def _missing_key(key: str, cause: BaseException | None) -> str:
 
 
 def _keys() -> set[str]:
-    return {key for schema in (Config, EvalCommand, ReportCommand) for key in known_keys(schema)}
+    # The first has those of Config.
+    schemas = (DescribeCommand, EvalCommand, ReportCommand, ClaimsCommand)
+    return {key for schema in schemas for key in known_keys(schema)}
 
 
 def _config_value(error: OmegaConfBaseException) -> str:

@@ -76,8 +76,14 @@ def paper(encoding: Encoding) -> str | None:
 
 
 def formula(encoding: Encoding) -> str:
-    """The first indented block of the module's docstring."""
-    lines = documentation(encoding).splitlines()
+    """The first indented block of the docstring of its module, or of those it inherits from."""
+    classes = [kind for kind in type(encoding).__mro__ if issubclass(kind, Encoding)]
+    own = (inspect.getmodule(kind) for kind in classes if kind is not Encoding)
+    return next(filter(None, (_block(inspect.getdoc(module) or "") for module in own)), "")
+
+
+def _block(text: str) -> str:
+    lines = text.splitlines()
     start = next((n for n, line in enumerate(lines) if line.startswith("    ")), len(lines))
     block: list[str] = []
     for line in lines[start:]:

@@ -37,6 +37,27 @@ def test_every_shipped_encoding_keeps_its_promises(name: str) -> None:
     assert (kept.holds is True) == (name == "transformer_xl")
 
 
+SINGLE = [name for name in NAMES if name not in ("irope", "swan", "local_global")]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_encoding_can_be_part_of_a_mix_from_yaml_alone(name: str) -> None:
+    """Of a window too, unless it is a mix itself."""
+    window = ["+encoding.windows.x=24"] if name in SINGLE else []
+    mix = ["encoding=irope", f"+encoding@encoding.parts.x={name}", "~encoding.parts.rope"]
+    config = composed(*mix, "encoding.pattern=[x,nope,x]", "model.layers=6", *window)
+    subject = Subject(config, torch.device("cpu"))
+    if window:
+        assert subject.encoding().at(0)[0].window == 24
+    states, _ = subject.model().train()(subject.tokens(64))
+    states.sum().backward()
+    assert states.isfinite().all()
+    broken = [f for f in findings(subject, only=MIXED) if f.holds is False]
+    assert not broken
+
+
+MIXED = ("causality", "kernels = reference", "window", "translation", "state-dict round trip")
+
 # Faults. Each is an encoding as a user might write it.
 
 

@@ -30,8 +30,9 @@ def causality(subject: Subject) -> str:
     model = _lively(subject)
     length = min(300, model.encoding.max_length or 300)
     tokens = subject.tokens(length)
-    for kernel in {"reference", *model.kernels}:
-        model.kernels = [kernel] * len(model.kernels)
+    chosen = model.kernels
+    for kernels in (chosen, ["reference"] * len(chosen)):
+        kernel, model.kernels = ", ".join(sorted(set(kernels))), kernels
         before = _states(model, tokens)
         for t in {1, length // 2, length - 1}:
             changed = tokens.clone()

@@ -47,6 +47,8 @@ class Pattern(Encoding):
         )
         self.serving = [(name, names[:layer].count(name)) for layer, name in enumerate(names)]
         for name, window in windows.items():
+            if isinstance(self._part(name), Pattern):
+                raise ValueError(f"encoding.windows.{name}: a mix has windows of its own")
             self._part(name).window = window
         limits = [part.max_length for part in self.all if part.max_length is not None]
         self.max_length = min(limits, default=None)
@@ -64,7 +66,7 @@ class Pattern(Encoding):
 
     def at(self, layer: int) -> tuple[Encoding, int]:
         name, number = self.serving[layer]
-        return self._part(name), number
+        return self._part(name).at(number)
 
     def fills(self, cell: str) -> bool:
         return any(part.fills(cell) for part in self.all)

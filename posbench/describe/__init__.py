@@ -1,0 +1,8 @@
+"""One encoding, shown: its parts, its parameters, its costs and what it does to attention.
+
+Everything is read off the encoding itself; no encoding is known by its name.
+"""
+
+from posbench.describe.served import Served, served
+
+__all__ = ["Served", "served"]

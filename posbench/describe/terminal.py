@@ -1,0 +1,164 @@
+"""The sections of `posbench describe`, for a terminal of 80 columns or more."""
+
+from __future__ import annotations
+
+import inspect
+import os
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from posbench import attention, introspect
+from posbench.claims import Verdict
+from posbench.describe import characters, words
+from posbench.describe.costs import Cost
+from posbench.describe.parameters import Parameter
+from posbench.describe.probe import Picture
+from posbench.describe.served import Served, served
+from posbench.encodings import Encoding
+from posbench.report.writers import PLAIN
+
+COLUMNS = 48  # of a curve
+COUNTED = (
+    "One window of {length} tokens, forward, all layers; memory included. A multiply-add is 2 "
+    "operations, any other result 1; every pair of query and key counts, masked or not. Bytes: "
+    "tables, masks and rotated copies of one layer in float32, as the kernel holds them and "
+    "with all pairs written out."
+)
+
+
+def console() -> Console:
+    """With no escape code at all where NO_COLOR is set: rich itself would keep bold type."""
+    return Console(color_system=None if os.environ.get("NO_COLOR") else "auto")
+
+
+def title(name: str, encoding: Encoding) -> RenderableType:
+    """Its name, its paper and its formula; for a mix those of its parts too."""
+    summary = (inspect.getdoc(type(encoding)) or "").partition("\n\n")[0]
+    kinds = {type(each.part): each.part for each in served(encoding)}  # a mix may repeat one
+    parts = [_paper(part) for kind, part in kinds.items() if kind is not type(encoding)]
+    return Group(Text(f"{name}: {summary}\n", style="bold"), _paper(encoding), *parts)
+
+
+def _paper(encoding: Encoding) -> RenderableType:
+    """What the module says first, and the formula; without one, all that it says."""
+    first, _, rest = introspect.documentation(encoding).partition("\n\n")
+    number, formula = introspect.paper(encoding), introspect.formula(encoding)
+    link = f"\nhttps://arxiv.org/abs/{number}" if number else ""
+    prose = "\n\n".join(" ".join(paragraph.split()) for paragraph in rest.split("\n\n"))
+    return Group(Text(first + link), _below(Text(formula or prose), indent=4))
+
+
+def _whose(each: Served) -> Text:
+    layers = "layers" if len(each.layers) > 1 else "layer"
+    return Text(f"{each.name}, {layers} {', '.join(map(str, each.layers))}", style="bold")
+
+
+def cells(encoding: Encoding, requested: str) -> RenderableType:
+    """What is filled and what else sets it apart, for each part of a mix; requested is
+    model.attention."""
+    return Group(
+        *(
+            item
+            for each in served(encoding)
+            for item in (_whose(each), _filled(each, attention.choose(each.part, requested)))
+        )
+    )
+
+
+def _filled(each: Served, kernel: str) -> RenderableType:
+    part, usual = each.part, each.part.shape.head_width**-0.5
+    table = Table.grid(padding=(0, 2))
+    for cell in each.cells:
+        table.add_row(cell, introspect.CELLS[cell])
+    memory = f"{part.memory_length} tokens of the segment before" if part.memory_length else "none"
+    table.add_row("memory", memory)
+    table.add_row("window", f"the last {part.window} keys" if part.window else "all keys")
+    table.add_row("longest", f"{part.max_length} tokens" if part.max_length else "any length")
+    table.add_row("scale", f"{part.scale:.4g}" + (" = 1/sqrt(d)" if part.scale == usual else ""))
+    table.add_row("kernel", kernel)
+    return Padding(table, (0, 0, 1, 2), expand=False)
+
+
+def parameters(rows: list[Parameter]) -> RenderableType:
+    """The tensors, their axes and who shares them."""
+    heading = Text(f"Parameters: {sum(row.count for row in rows):,}", style="bold")
+    if not rows:
+        return Group(heading, "")
+    table = Table(**PLAIN)
+    for header in ("name", "shape", "count", "layers", "heads"):
+        table.add_column(header, justify="right" if header == "count" else "left")
+    for row in rows:
+        table.add_row(row.name, ", ".join(row.axes), f"{row.count:,}", row.layers, row.heads)
+    return Group(heading, table, Text("N layers, H heads, D width, d = D/H head width\n"))
+
+
+def costs(rows: list[Cost], length: int) -> RenderableType:
+    """Operations and bytes, beside those of plain attention, the first row."""
+    table = Table(**PLAIN)
+    for header in ("", "operations", "of plain", "bytes", "bytes, [T, S]"):
+        table.add_column(Text(header), justify="right" if header else "left")
+    for row in rows:
+        share = f"{row.operations / rows[0].operations:.2%}"
+        numbers = (amount(row.operations, 1000), share, *map(_bytes, (row.running, row.written)))
+        table.add_row(row.what, *numbers)
+    return Group(Text("Cost", style="bold"), table, Text(f"{COUNTED.format(length=length)}\n"))
+
+
+def _bytes(number: int) -> str:
+    return f"{amount(number, 1024)}{'i' if number >= 1024 else ''}B"
+
+
+def amount(number: float, step: int) -> str:
+    """Three digits and a prefix: 131072 in steps of 1000 -> "131 k"; of 1024 -> "128 K"."""
+    prefixes = ["", "k" if step == 1000 else "K", "M", "G", "T", "P"]
+    while number >= step and len(prefixes) > 1:
+        number, prefixes = number / step, prefixes[1:]
+    return f"{number:.0f} {prefixes[0]}" if number >= 100 else f"{number:.3g} {prefixes[0]}"
+
+
+def measuring(alike: bool) -> RenderableType:
+    """What the pictures below it are taken from."""
+    heading = Text("Attention in an untrained model", style="bold")
+    return Group(heading, Text(f"{words.contents(alike)}\n"))
+
+
+def curves(picture: Picture) -> RenderableType:
+    """A line for each head, on one scale; the farther the distances, the more share a column."""
+    starts = characters.bins(picture.curves.shape[1], COLUMNS)
+    binned = [characters.binned(curve, starts) for curve in picture.curves]
+    table = Table.grid(padding=(0, 2))
+    for head, line in enumerate(characters.bars(binned)):
+        finite = picture.curves[head][picture.curves[head].isfinite()]
+        ends = f"{float(finite.min()):+z.2f} … {float(finite.max()):+z.2f}"
+        table.add_row(f"head {head}", line, ends)
+    table.add_row("distance", characters.ruler(starts))
+    heading = Text(f"{words.heading(picture)}: {words.unit(picture)} by distance", style="bold")
+    return Group(heading, Text(words.curve(picture)), _below(table))
+
+
+def matrix(picture: Picture) -> RenderableType:
+    """The weights of a short window, mean of heads."""
+    lines, least = characters.shades(picture.relative.mean(0))
+    drawn = "\n".join(f"{number:>2} {line}" for number, line in enumerate(lines))
+    _, *steps = (f"{s} {share:.3g}" for s, share in zip(characters.SHADES, least, strict=True))
+    heading = Text(f"{words.heading(picture)}: attention weights, mean of heads", style="bold")
+    told = f"{words.RELATIVE}: from {', '.join(reversed(steps))}, {characters.SHADES[0]} less."
+    return Group(heading, Text(told), _below(Text(drawn)))
+
+
+def claims(verdicts: list[Verdict]) -> RenderableType:
+    """What the documents say of it, and whether that is so; nothing where they are silent."""
+    if not verdicts:
+        return Text(end="")
+    table = Table.grid(padding=(0, 2))
+    for each in verdicts:
+        table.add_row(str(each.number), each.verdict, Text(f"{each.claim}\n{each.figure}"))
+    return Group(Text("Claims, tried on this encoding", style="bold"), _below(table))
+
+
+def _below(item: RenderableType, indent: int = 0) -> Padding:
+    """Between two empty lines, and no wider than it has to be."""
+    return Padding(item, (1, 0, 1, indent), expand=False)
