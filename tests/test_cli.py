@@ -59,7 +59,7 @@ def test_an_unknown_command_names_the_nearest(capfd: Output) -> None:
         ("model.heads=3", ["model.heads=3", "model.width=16"]),
         ("model.width=6 encoding=rope", ["even head width", "model.width=6"]),
         ("model.dropout=1.5", ["model.dropout=1.5"]),
-        ("model.attention=flash", ["model.attention=flash", "reference or fused"]),
+        ("model.attention=flash", ["model.attention=flash", "reference, blocked, fused"]),
         ("encoding=shaw encoding.k=-1", ["encoding", "k=-1"]),
         ("encoding=shaw encoding.kk=1", ["encoding.kk"]),
         ("encoding=shaw +encoding.kk=1", ["encoding.kk", "did you mean k?"]),

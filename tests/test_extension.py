@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ def theta(encoding: RoPE, window: int = 1) -> Tensor:
     return encoding.frequencies(Span.window(window))
 
 
-def extended(kind: type[Extended], factor: float, **more: float) -> Extended:
+def extended(kind: type[Extended], factor: float, **more: Any) -> Extended:
     return kind(SHAPE, factor=factor, original_length=LENGTH, **more)
 
 

@@ -60,6 +60,20 @@ def test_positional_parameters_form_a_group_of_their_own() -> None:
     assert sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
 
 
+def test_parameters_are_moved_back_within_their_bounds_after_each_step() -> None:
+    for encoding in ("kerple_log", "dape", "irope"):
+        mixed = "+encoding@encoding.parts.x=kerple_power encoding.pattern=[rope,nope,x]"
+        words = mixed.split() if encoding == "irope" else []
+        trainer = made(f"encoding={encoding}", "model.layers=3", *words)
+        bounded = [p for n, p in trainer.model.named_parameters() if n.endswith((".r1", ".r2"))]
+        with torch.no_grad():
+            for parameter in bounded:
+                parameter.fill_(1e-6)
+        trainer.optimize()
+        assert bounded
+        assert all(parameter.min() >= 0.01 for parameter in bounded)
+
+
 def test_the_multiplier_moves_positional_parameters_alone_at_the_first_step() -> None:
     moved = {}
     for multiplier in (1.0, 10.0):

@@ -71,6 +71,8 @@ class Subject:
             with torch.no_grad():
                 for parameter in encoding.parameters():
                     parameter.add_(torch.randn_like(parameter), alpha=0.3)
+            for layer in self.layers:
+                encoding.at(layer)[0].project()
         return encoding.to(self.device, dtype).eval()
 
     def model(self, seed: int = 1, encoding: dict[str, object] | None = None) -> Transformer:

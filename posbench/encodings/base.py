@@ -182,6 +182,9 @@ class Encoding(nn.Module):
         """Anything else: logits [B, H, T, S] before any mask -> the same shape."""
         return logits
 
+    def project(self) -> None:
+        """Move parameters back within their bounds; called after every optimizer step."""
+
     def fills(self, cell: str) -> bool:
         """Whether this encoding overrides the method called cell."""
         return getattr(type(self), cell) is not getattr(Encoding, cell)

@@ -105,12 +105,12 @@ def test_kerple_starts_within_the_papers_ranges() -> None:
 
 
 @pytest.mark.parametrize("kind", [KerpleLog, KerplePower])
-def test_kerple_clamps_in_place(kind: type[KerpleLog | KerplePower]) -> None:
+def test_kerple_is_moved_back_within_its_bounds(kind: type[KerpleLog | KerplePower]) -> None:
     encoding = kind(SMALL)
     with torch.no_grad():
         encoding.r1.copy_(torch.tensor([-1.0, 3.0]))
         encoding.r2.copy_(torch.tensor([0.0, 3.0]))
-    _bias(encoding, 9)
+    encoding.project()
     assert encoding.r1.tolist() == pytest.approx([0.01, 3])
     assert encoding.r2.tolist() == pytest.approx([0.01, 2 if kind is KerplePower else 3])
 
