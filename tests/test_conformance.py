@@ -77,6 +77,15 @@ class Stale(Encoding):
         return -(distance / self.longest).expand(self.shape.heads, -1)
 
 
+class Short(Encoding):
+    """A cache that the first window fills, however short it is."""
+
+    def distance_bias(self, distance: Tensor, layer: int) -> Tensor:
+        if not hasattr(self, "kept"):
+            self.kept = -distance.float()
+        return self.kept[: len(distance)].expand(self.shape.heads, -1)
+
+
 class Outgrown(Encoding):
     """A table made once, for the training length."""
 
@@ -197,8 +206,9 @@ class Unexpected(Encoding):
 
 FAULTS = {
     Future: "causality",
-    Stale: "long, then short",
-    Outgrown: "long, then short",
+    Stale: "short, long, short",
+    Short: "short, long, short",
+    Outgrown: "short, long, short",
     CoarseAngles: "translation",
     CoarseBias: "shapes and dtypes",
     Dead: "gradients",
@@ -209,8 +219,8 @@ FAULTS = {
     Modest: "translation",
     ByBlock: "blocks = whole",
     NoMemory: "memory",
-    Overflowing: "long, then short",
-    Refusing: "long, then short",
+    Overflowing: "short, long, short",
+    Refusing: "short, long, short",
     OneHead: "shapes and dtypes",
     Windowed: "window",
     Unexpected: "shapes and dtypes",

@@ -28,7 +28,7 @@ CHECKS: dict[str, Check] = {
     "translation": attention.translation,
     "memory": whole.memory,
     "gradients": whole.gradients,
-    "long, then short": whole.long_then_short,
+    "short, long, short": whole.short_then_long,
     "state-dict round trip": whole.round_trip,
 }
 

@@ -63,27 +63,29 @@ def gradients(subject: Subject) -> str:
     return f"{count} positional tensors"
 
 
-def long_then_short(subject: Subject) -> str:
-    """Far beyond the training length it runs or refuses; afterwards it is as new."""
-    model, long = _lively(subject), LONGER * subject.length
+def short_then_long(subject: Subject) -> str:
+    """Far beyond the training length it runs or refuses, and no window shows in the next."""
+    length = LONGER * subject.length
+    limit = subject.model().encoding.max_length
     short = subject.tokens(min(subject.length, 100))
-    fresh = _states(_lively(subject), short)
-    limit = model.encoding.max_length
-    said = f"{long:,} tokens"
+    long = subject.tokens(length)[:1]
+    model, fresh = _lively(subject), _states(_lively(subject), short)
+    _states(model, short)
     try:
-        states = _states(model, subject.tokens(long)[:1])
+        expected = _states(_lively(subject), long)
     except ValueError as error:
-        if limit is None or limit >= long:
-            raise Broken(f"{long:,} tokens: {error}, but max_length is {limit}") from error
-        said = f"refuses {long:,}: the longest is {limit}"
-    else:
-        if limit is not None and limit < long:
-            raise Broken(f"max_length is {limit}, but {long:,} tokens are not refused")
-        if not bool(states.isfinite().all()):
-            raise Broken(f"{long:,} tokens: the output is not finite")
+        if limit is None or limit >= length:
+            raise Broken(f"{length:,} tokens: {error}, but max_length is {limit}") from error
+        return f"refuses {length:,}: the longest is {limit}"
+    if limit is not None and limit < length:
+        raise Broken(f"max_length is {limit}, but {length:,} tokens are not refused")
+    if not bool(expected.isfinite().all()):
+        raise Broken(f"{length:,} tokens: the output is not finite")
+    if not torch.equal(_states(model, long), expected):
+        raise Broken(f"a short window changes the next, of {length:,}: something was kept")
     if not torch.equal(_states(model, short), fresh):
-        raise Broken(f"a window of {long:,} changes the next, short one: something was kept")
-    return said
+        raise Broken(f"a window of {length:,} changes the next, short one: something was kept")
+    return f"{length:,} tokens"
 
 
 def round_trip(subject: Subject) -> str:
