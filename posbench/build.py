@@ -50,18 +50,25 @@ def extended(config: Config, extension: dict[str, Any]) -> dict[str, Any]:
     Raises UserError where the extension is of another encoding, or of another training length.
     """
     trained = _class(dict(config.encoding), "encoding")
-    made = _class(dict(extension), "extension")
+    asked = dict(extension)
+    made = _class(asked, "extension")
     if not issubclass(made, trained) or made is trained:
         raise UserError(
             f"extension: {made.__name__} does not extend {trained.__name__}, which the run was "
             "trained with"
         )
-    length = extension.get("original_length") or config.train.length
+    if asked.get("original_length", 0) is None:
+        asked["original_length"] = config.train.length
+    _check_arguments(made, asked, "extension", given=1)
+    for key, value in asked.items():
+        if config.encoding.get(key, value) != value:
+            raise UserError(f"extension.{key}={value}: the run has {key}={config.encoding[key]}")
+    length = asked.get("original_length", config.train.length)
     if length != config.train.length:
         raise UserError(
             f"extension.original_length={length}: the run was trained at {config.train.length}"
         )
-    return {**config.encoding, **extension, "original_length": length}
+    return {**config.encoding, **asked, "_target_": extension["_target_"]}
 
 
 def _maker(settings: dict[str, Any], path: str) -> Callable[[Shape], Encoding]:
@@ -105,14 +112,27 @@ def _check_arguments(made: type, arguments: dict[str, Any], group: str, given: i
     The first `given` parameters of the constructor are not the user's.
     """
     known = list(inspect.signature(made).parameters)[given:]
-    types = typing.get_type_hints(made.__init__)  # type: ignore[misc]
+    try:
+        types = typing.get_type_hints(made.__init__)  # type: ignore[misc]
+    except NameError:  # imported for type checkers alone
+        types = {}
     for key, value in arguments.items():
         if key not in known:
             hint = nearest(key, known) + (f" ({', '.join(known)})" if known else "")
             raise UserError(f"{group}.{key}: {made.__name__} has no such parameter{hint}")
-        wanted = types.get(key)
-        if wanted in (int, float, bool, str) and not _is_a(value, wanted):
+        wanted, optional = _type(types.get(key))
+        if wanted not in (int, float, bool, str) or (value is None and optional):
+            continue
+        if not _is_a(value, wanted):
             raise UserError(f"{group}.{key}={value} must be of type {wanted.__name__}")
+        arguments[key] = wanted(value)  # 1 where a float is meant
+
+
+def _type(annotation: Any) -> tuple[Any, bool]:
+    """X, and whether None is allowed too, from X or X | None."""
+    inner = [kind for kind in typing.get_args(annotation) if kind is not type(None)]
+    optional = type(None) in typing.get_args(annotation)
+    return (inner[0] if optional and len(inner) == 1 else annotation), optional
 
 
 def _is_a(value: object, wanted: type) -> bool:
@@ -132,8 +152,8 @@ def positional(config: Config) -> dict[str, ParameterGroup]:
 
 def _positional(settings: dict[str, Any], path: str) -> Iterator[tuple[str, ParameterGroup]]:
     try:
-        group = schemas.load(OmegaConf.create(settings.get("optim", {})), ParameterGroup)
-    except OmegaConfBaseException as error:
+        group = schemas.load(OmegaConf.create(settings.get("optim") or {}), ParameterGroup)
+    except (OmegaConfBaseException, TypeError) as error:
         known = ", ".join(schemas.known_keys(ParameterGroup))
         raise UserError(f"{path}.optim.{one_line(error)} ({known})") from error
     if group.lr_multiplier < 0 or group.weight_decay < 0:
@@ -142,7 +162,8 @@ def _positional(settings: dict[str, Any], path: str) -> Iterator[tuple[str, Para
     for key, value in settings.items():
         if _are_encodings(value):
             for name, part in value.items():
-                yield from _positional(part, f"{path}.{key}.{name}")
+                if "optim" in part:  # else its parameters are in the group around it
+                    yield from _positional(part, f"{path}.{key}.{name}")
 
 
 def model(config: Config, vocabulary: int) -> models.Transformer:

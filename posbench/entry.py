@@ -48,6 +48,8 @@ def command(config_name: str) -> Callable[[Task], Callable[[], None]]:
                 raise UserError(
                     f"{len(sweep.current.failed)} of {total or 'the'} runs failed: {names}"
                 )
+            if len(errors) > 1:
+                raise UserError("; ".join(one_line(error) for error in errors))
             if errors:
                 raise errors[0]
 

@@ -163,7 +163,7 @@ def evaluate(
             targets = _hash(windows, ids)
             limit = model.encoding.max_length
             if limit is not None and length > limit:
-                reason = f"no position past {limit}: the table has {limit} rows"
+                reason = f"no position past {limit}"
                 yield Result(name, length, reason=reason, targets=targets), windows, None
                 continue
             reset_peak_memory(device)

@@ -70,7 +70,10 @@ def documentation(encoding: Encoding) -> str:
 
 
 def paper(encoding: Encoding) -> str | None:
-    """The arXiv number of its paper, from the module's docstring."""
+    """The arXiv number of its paper: the first one in the module's docstring after "arXiv ".
+
+    Papers that are merely spoken of are cited with a colon, arXiv:2504.08719.
+    """
     found = re.search(r"arXiv (\d+\.\d+)", documentation(encoding))
     return found[1] if found else None
 

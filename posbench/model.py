@@ -73,7 +73,6 @@ class Transformer(nn.Module):
         self.shape = shape
         self.dropout = dropout
         self.serving = [encoding.at(layer) for layer in range(shape.layers)]
-        self.parts = list(dict.fromkeys(part for part, _ in self.serving))
         self.kernels = [choose(part, attention) for part, _ in self.serving]
         self.tokens = nn.Embedding(vocabulary, shape.width)
         self.layers = nn.ModuleList(

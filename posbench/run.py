@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -85,7 +86,10 @@ def _trainer(config: Config, corpus: Corpus, device: torch.device, dtype: torch.
     model = build.model(config, corpus.vocabulary).to(device)
     limit = model.encoding.max_length
     if limit is not None and config.train.length > limit:
-        raise UserError(f"encoding.max_length={limit} is below train.length={config.train.length}")
+        raise UserError(
+            f"encoding ({type(model.encoding).__name__}) has {limit} positions, fewer than "
+            f"train.length={config.train.length}"
+        )
     train = config.train
     stream = Segments(corpus.documents("train"), train.length, train.batch, config.seed)
     autocast = None if dtype is torch.float32 else dtype
@@ -157,7 +161,7 @@ def _save(folder: Path, result: Result, windows: list[Window], losses: np.ndarra
     A window's columns are document, start, length and scored: its losses are the next `scored`
     ones, of the last so many positions of `length`.
     """
-    kind = "" if result.extension is None else f"-{result.extension.replace(' ', '-')}"
+    kind = "" if result.extension is None else re.sub(r"[^\w.=+-]", "-", f"-{result.extension}")
     name = f"{result.protocol}-{result.length}-{result.targets}{kind}.npz"
     places = np.array([dataclasses.astuple(window) for window in windows])
     with replacing(folder / name) as temporary, temporary.open("wb") as file:

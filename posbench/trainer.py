@@ -94,8 +94,7 @@ class Trainer:
         if not math.isfinite(loss + gradient):
             raise NotFinite(loss, gradient)  # before the weights take it in
         self.optimizer.step()
-        for encoding in self.model.parts:
-            encoding.project()
+        self.model.encoding.after_step()
         self.optimizer.zero_grad(set_to_none=True)
         self.step += 1
         return loss, gradient

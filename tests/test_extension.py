@@ -204,6 +204,11 @@ def test_the_runs_own_numbers_stay(root: Path) -> None:
         ("rope", ["extension=window", "extension.sinks=16"], ["recent=0"]),
         ("rope", ["extension=yran"], ["yran", "yarn"]),
         ("rope", ["extension=pi", "extension.facto=2"], ["facto"]),
+        ("rope", ["extension=pi", "extension.factor=null"], ["extension.factor=None", "float"]),
+        ("rope", ["extension=pi", "extension.factor=abc"], ["extension.factor=abc", "float"]),
+        ("rope", ["extension=pi", "+extension.base=5"], ["extension.base=5", "10000"]),
+        ("rope", ["extension=window", "extension.recent=2.5"], ["recent=2.5", "int"]),
+        ("rope", ["extension=yarn", "extension.original_length=0"], ["original_length=0", "16"]),
     ],
 )
 def test_a_mistake_gets_one_clear_line(
@@ -214,3 +219,24 @@ def test_a_mistake_gets_one_clear_line(
     error = capfd.readouterr().err
     assert error.count("\n") == 1
     assert all(word in error for word in said)
+
+
+def test_every_knob_is_in_the_name(root: Path) -> None:
+    """++, too: else another setting would replace the row of the first."""
+    assert evaluate(root, "extension=yarn", "++extension.alpha=2", "extension.ramp=code") == 0
+    assert "yarn x8 alpha=2 ramp=code" in {r.extension for r in read(run_folder(root))}
+
+
+def test_a_sweep_over_extensions_reports_every_failure(root: Path, capfd: Output) -> None:
+    words = [f"run={run_folder(root)}", "extension=pi", "extension.factor=0.5,2,0.25"]
+    assert cli.run(["eval", "-m", *words]) == 1
+    error = capfd.readouterr().err
+    assert error.count("\n") == 1
+    assert "factor=0.5" in error
+    assert "factor=0.25" in error
+    assert not Path("multirun").exists()
+
+
+def test_a_run_forced_to_one_kernel_can_still_be_streamed(tmp_path: Path) -> None:
+    assert train(tmp_path, "encoding=rope model.attention=fused") == 0
+    assert evaluate(tmp_path, "extension=window") == 0

@@ -144,6 +144,12 @@ def test_the_multiplier_stands_beside_the_parameters() -> None:
     assert "| 7 lr×10 |" in writers.markdown(tables.tables([fast]))
 
 
+def test_the_multiplier_of_a_mix_is_its_parts_largest() -> None:
+    parts = {"a": {"_target_": "x", "optim": {"lr_multiplier": 10}}, "b": {"_target_": "y"}}
+    assert run("mix", 1, {}, encoding={"_target_": "m", "parts": parts}).lr_multiplier == 10
+    assert run("plain", 1, {}, encoding={"_target_": "m", "optim": None}).lr_multiplier == 1
+
+
 def test_a_failed_run_keeps_its_row_and_reason() -> None:
     failed = run("bad", 1, {}, status={"state": "failed", "reason": "the loss is nan at step 3"})
     (table,) = tables.tables([run("a", 1, {128: 9.0}), failed])

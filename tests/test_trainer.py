@@ -60,6 +60,21 @@ def test_positional_parameters_form_a_group_of_their_own() -> None:
     assert sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
 
 
+def test_a_part_of_a_mix_keeps_its_group_and_others_take_the_mixs() -> None:
+    mixed = "encoding=irope +encoding@encoding.parts.t5=t5 +encoding@encoding.parts.shaw=shaw"
+    words = [*mixed.split(), "encoding.pattern=[rope,nope,t5,shaw]", "model.layers=4"]
+    trainer = made(*words, "+encoding.optim.lr_multiplier=3")
+    multiplier = {
+        id(p): g["lr_multiplier"] for g in trainer.optimizer.param_groups for p in g["params"]
+    }
+    found = {n: multiplier[id(p)] for n, p in trainer.model.encoding.named_parameters()}
+    assert found == {
+        "parts.t5.bias": 10.0,
+        "parts.shaw.key_table": 3.0,
+        "parts.shaw.value_table": 3.0,
+    }
+
+
 def test_parameters_are_moved_back_within_their_bounds_after_each_step() -> None:
     for encoding in ("kerple_log", "dape", "irope"):
         mixed = "+encoding@encoding.parts.x=kerple_power encoding.pattern=[rope,nope,x]"

@@ -46,14 +46,26 @@ def choose(encoding: Encoding, requested: str = "auto") -> str:
 
     Raises ValueError where the requested one does not exist or cannot serve the encoding.
     """
-    explicit_only = encoding.fills("scores")
+    cell = _explicit(encoding)
     if requested == "auto":
-        return "blocked" if explicit_only else "fused"
+        return "fused" if cell is None else "blocked"
     if requested not in KERNELS:
         raise ValueError(f"model.attention={requested}: choose auto, {', '.join(KERNELS)}")
-    if requested == "fused" and explicit_only:
+    if requested == "fused" and cell is not None:
         raise ValueError(
-            f"model.attention=fused: {type(encoding).__name__} fills the cell `scores`, "
+            f"model.attention=fused: {type(encoding).__name__} fills the cell `{cell}`, "
             "which no fused kernel can compute; use auto, blocked or reference"
         )
     return requested
+
+
+def _explicit(encoding: Encoding) -> str | None:
+    """The cell that keeps an encoding from the fused kernel, if one does.
+
+    Positions with gaps have no views; what enters at the input or by rotation needs none.
+    """
+    if encoding.fills("scores"):
+        return "scores"
+    tables = ("distance_bias", "position_bias", "distance_keys", "distance_queries")
+    pairs = (*tables, "distance_values", "decay")
+    return "place" if encoding.fills("place") and any(map(encoding.fills, pairs)) else None

@@ -28,7 +28,7 @@ from posbench.attention.decay import decays, passed_between
 from posbench.attention.precision import precise, without_autocast
 from posbench.encodings import Encoding, Span
 
-BLOCK = 1024  # queries at a time where a mask is a view; [BLOCK, S] is then never built
+BLOCK = 1024  # queries at a time where a mask is a view: on a CPU [BLOCK, S] is never built
 TABLE_BLOCK = 128  # where it is a [B, H, TABLE_BLOCK, S] product: what stays in the cache
 
 
@@ -166,8 +166,9 @@ def _add_by_keys(mask: Tensor, k: Tensor, queries: Tensor) -> Tensor:
 def _plain(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor, tables: _Tables, dropout: float
 ) -> Tensor:
-    if q.device.type == "cuda":  # its kernels want aligned rows, and one dtype
-        mask = mask.to(q.dtype).contiguous()
+    if q.device.type == "cuda":  # its kernels want whole rows, and one dtype: the mask's
+        mask = mask.contiguous()
+        q, k, v = (each.to(mask.dtype) for each in (q, k, v))
     mask = mask.expand(q.shape[0], q.shape[1], -1, -1)
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, dropout_p=dropout, scale=tables.scale

@@ -30,7 +30,7 @@ def drawn(encoding: Encoding) -> Encoding:
     generator = torch.Generator().manual_seed(1)
     for parameter in made.parameters():
         parameter.copy_(0.5 * torch.randn(parameter.shape, generator=generator))
-    made.project()
+    made.after_step()
     return made
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import torch
+import dataclasses
+
 from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from posbench import build, runtime
 from posbench import config as schemas
-from posbench import runtime
 from posbench.conformance import CHECKS, Finding, Subject, findings
 from posbench.entry import command
 from posbench.errors import UserError
 from posbench.report.writers import PLAIN
+from posbench.run import check
 
 MARKS = {True: ("holds", "green"), False: ("FAILS", "bold red"), None: ("n/a", "dim")}
 
@@ -21,7 +23,10 @@ MARKS = {True: ("holds", "green"), False: ("FAILS", "bold red"), None: ("n/a", "
 @command("train")
 def main(node: DictConfig) -> None:
     console, config = Console(), schemas.load(node, schemas.Config)
-    torch.set_num_threads(config.runtime.threads or 1)  # small matrices: two would only wait
+    check(config)
+    build.encoding(config.encoding, build.shape(config))  # a mistake in it is no failed check
+    small = dataclasses.replace(config.runtime, threads=config.runtime.threads or 1)
+    runtime.set_threads(small)  # on small matrices two would only wait for each other
     subject = Subject(config, runtime.device(config.runtime))
     found: list[Finding] = []
     with console.status("checking") as status:

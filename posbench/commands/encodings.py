@@ -9,6 +9,7 @@ from rich.table import Table
 from posbench import attention, build, introspect
 from posbench.encodings import Encoding
 from posbench.entry import command
+from posbench.errors import UserError
 from posbench.report.writers import PLAIN
 
 HEADERS = {
@@ -36,9 +37,13 @@ def main(node: DictConfig) -> None:
     for header in ("encoding", *columns):
         left = header in ("encoding", "paper (arXiv)")
         table.add_column(header, justify="left" if left else "center", no_wrap=True)
+    unfit: list[str] = []
     for name, config in introspect.configs(introspect.names()):
-        table.add_row(name, *_cells(build.encoding(config.encoding, build.shape(config))))
-    Console().print(table)
+        try:
+            table.add_row(name, *_cells(build.encoding(config.encoding, build.shape(config))))
+        except UserError as error:
+            unfit.append(f"{name}: {error}")
+    Console().print(table, *unfit, sep="\n")
 
 
 def _cells(encoding: Encoding) -> list[str]:

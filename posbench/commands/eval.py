@@ -35,8 +35,10 @@ def main(node: DictConfig) -> None:
     runtime.set_threads(asked.runtime)
     extension = None
     if asked.extension is not None:
-        extension = _label(asked.extension)
         config.encoding = build.extended(config, asked.extension)
+        build.encoding(config.encoding, build.shape(config))  # a mistake shows before the corpus
+        config.model.attention = "auto"
+        extension = _label(asked.extension)
     corpus = build.corpus(config)
     if corpus.hash != folder.summary.get("corpus_hash"):
         raise UserError(f"{folder.path}: was trained on another version of corpus {corpus.name}")
@@ -64,9 +66,10 @@ def _label(settings: dict[str, Any]) -> str:
     if settings.get("factor", 1) != 1:
         words.append(f"x{settings['factor']:g}")
     shown = ("extension.factor=", "extension.original_length=")
+    given = [word.lstrip("+") for word in hydra.overrides.task]
     asked = [
         word.removeprefix("extension.")
-        for word in hydra.overrides.task
+        for word in given
         if word.startswith("extension.") and not word.startswith(shown)
     ]
     return " ".join([*words, *asked])

@@ -149,11 +149,15 @@ def window_is_kept(subject: Subject) -> str:
 
 def translation(subject: Subject) -> str:
     """The whole window moved: nothing changes if so claimed, something does if not."""
-    encoding, inputs = subject.encoding(), subject.inputs(16, 16)
+    encoding = subject.encoding()
     limit = encoding.max_length
-    moved = MOVED if limit is None else max(1, min(MOVED, limit - 16))
-    here = Span.window(16, device=subject.device)
-    there = Span.window(16, device=subject.device, start=moved)
+    if limit == 1:
+        raise NotApplicable("one position")
+    size = 16 if limit is None else min(16, limit // 2)
+    moved = MOVED if limit is None else min(MOVED, limit - size)
+    inputs = subject.inputs(size, size)
+    here = Span.window(size, device=subject.device)
+    there = Span.window(size, device=subject.device, start=moved)
     x, worst = torch.zeros_like(inputs.x), 0.0
     for layer in subject.layers:
         part, number = encoding.at(layer)

@@ -71,8 +71,7 @@ class Subject:
             with torch.no_grad():
                 for parameter in encoding.parameters():
                     parameter.add_(torch.randn_like(parameter), alpha=0.3)
-            for layer in self.layers:
-                encoding.at(layer)[0].project()
+            encoding.after_step()
         return encoding.to(self.device, dtype).eval()
 
     def model(self, seed: int = 1, encoding: dict[str, object] | None = None) -> Transformer:

@@ -7,7 +7,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from posbench.conformance.subject import Broken, NotApplicable, Subject, difference, require
+from posbench.conformance.subject import (
+    VOCABULARY,
+    Broken,
+    NotApplicable,
+    Subject,
+    difference,
+    require,
+)
 from posbench.model import Transformer
 
 LONGER = 16  # times the training length
@@ -36,7 +43,7 @@ def causality(subject: Subject) -> str:
         before = _states(model, tokens)
         for t in {1, length // 2, length - 1}:
             changed = tokens.clone()
-            changed[:, t] = (changed[:, t] + 1) % 64
+            changed[:, t] = (changed[:, t] + 1) % VOCABULARY
             after = _states(model, changed)
             if not torch.equal(after[:, :t], before[:, :t]):
                 first = int((after != before).any(-1).any(0).nonzero()[0])
@@ -48,7 +55,7 @@ def causality(subject: Subject) -> str:
 
 def gradients(subject: Subject) -> str:
     """Every parameter learns: its gradient is finite, and not zero throughout."""
-    model = subject.model().train()
+    model = _lively(subject).train()  # a factor that starts at zero would hide the others
     tokens = subject.tokens(subject.length + 1)
     states, _ = model(tokens[:, :-1])
     F.cross_entropy(model.logits(states).flatten(0, 1), tokens[:, 1:].flatten()).backward()

@@ -74,8 +74,7 @@ class _Layer:
         self.span = each.part.place(Span.window(length, each.part.memory_length))
         self.keys = len(self.span.keys)
         chosen = attention.choose(each.part, kernel)
-        gaps = not self.span.consecutive and any(cell in OF_PAIRS for cell in each.cells)
-        self.fused = chosen == "fused" and not gaps
+        self.fused = chosen == "fused"
         largest = {"fused": fused.TABLE_BLOCK, "blocked": blocked.BLOCK}
         self.block = min(length, largest.get(chosen, length))
         heads, self.d = each.part.shape.heads, each.part.shape.head_width

@@ -1,4 +1,4 @@
-"""One file a scheme: paper, formula, class. The contract is in base.py."""
+"""One file a paper: formula, class. The contract is in base.py."""
 
 from posbench.encodings.base import Encoding, Shape, Span
 

@@ -182,8 +182,8 @@ class Encoding(nn.Module):
         """Anything else: logits [B, H, T, S] before any mask -> the same shape."""
         return logits
 
-    def project(self) -> None:
-        """Move parameters back within their bounds; called after every optimizer step."""
+    def after_step(self) -> None:
+        """Called after every optimizer step: to move parameters back within their bounds."""
 
     def fills(self, cell: str) -> bool:
         """Whether this encoding overrides the method called cell."""

@@ -148,7 +148,7 @@ class LogNRoPE(LogN, RoPE):
 
 
 class Streaming(RoPE):
-    """Streaming attention: the last `window` keys and the first `sinks`.
+    """Streaming attention: the last `recent` keys and the first `sinks`.
 
     Positions are counted within these keys: the query is never farther from a sink than the two
     numbers together, however long the text.

@@ -27,7 +27,7 @@ class KerpleLog(Encoding):
         self.r2 = nn.Parameter(torch.rand(shape.heads).clamp(min=LEAST))
 
     @torch.no_grad()
-    def project(self) -> None:
+    def after_step(self) -> None:
         self.r1.clamp_(min=LEAST)
         self.r2.clamp_(min=LEAST)
 
@@ -44,7 +44,7 @@ class KerplePower(Encoding):
         self.r2 = nn.Parameter((2 * torch.rand(shape.heads)).clamp(min=LEAST))
 
     @torch.no_grad()
-    def project(self) -> None:
+    def after_step(self) -> None:
         self.r1.clamp_(min=LEAST)
         self.r2.clamp_(LEAST, 2)
 

@@ -30,6 +30,8 @@ class Learned(Encoding):
         super().__init__(shape)
         if max_length < 1:
             raise ValueError(f"encoding.max_length={max_length} must be at least 1")
+        if std is not None and not std >= 0:
+            raise ValueError(f"encoding.std={std} must not be negative")
         if beyond not in ("refuse", "clamp", "interpolate"):
             raise ValueError(f"encoding.beyond={beyond}: choose refuse, clamp or interpolate")
         self.beyond = beyond

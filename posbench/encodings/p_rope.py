@@ -1,7 +1,8 @@
 """p-RoPE: RoPE without its lowest frequencies (Barbero et al. 2025, arXiv 2410.06205).
 
-The floor(p d/2) highest frequencies turn as in RoPE, base^(-2c/d) over the whole d; the other
-pairs carry content alone.
+    pair c is turned by base^(-2c/d) a position for c < floor(p d/2), and not at all beyond
+
+The frequencies are RoPE's over the whole d; the pairs left alone carry content.
 """
 
 from __future__ import annotations

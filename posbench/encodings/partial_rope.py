@@ -1,7 +1,8 @@
 """Partial rotary embedding (GPT-NeoX-20B, Black et al. 2022, arXiv 2204.06745, section 2.1).
 
-The first fraction * d dimensions of each head are a RoPE of that size; the others carry content
-alone.
+    the first r = fraction * d dimensions of a head: pair c turned by base^(-2c/r) a position
+
+They are a RoPE of their own size; the other dimensions carry content alone.
 """
 
 from __future__ import annotations

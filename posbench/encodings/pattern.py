@@ -5,7 +5,8 @@ et al. 2025, arXiv:2504.08719) puts windowed RoPE layers between layers without 
 (arXiv:2503.19786, section 2) five windowed layers with a small base to a global one with a large
 base.
 
-The pattern is repeated over the layers; a model with fewer layers takes its last ones.
+The pattern is repeated over the layers; a model with fewer layers takes its last ones. What a part
+adds to the input (sinusoidal, learned) is added once, and so is seen by all layers.
 """
 
 from __future__ import annotations
@@ -68,12 +69,20 @@ class Pattern(Encoding):
         name, number = self.serving[layer]
         return self._part(name).at(number)
 
+    def after_step(self) -> None:
+        for part in self.all:
+            part.after_step()
+
     def fills(self, cell: str) -> bool:
         return any(part.fills(cell) for part in self.all)
 
 
 def _check(pattern: Sequence[str], parts: Mapping[str, Make], windows: Mapping[str, int]) -> None:
-    if not pattern or isinstance(pattern, str):
+    if not isinstance(parts, Mapping) or not all(map(callable, parts.values())):
+        raise ValueError("encoding.parts: give names, and under each an encoding's `_target_`")
+    if not isinstance(windows, Mapping):
+        raise ValueError(f"encoding.windows={windows}: give names of encoding.parts, and tokens")
+    if not pattern or isinstance(pattern, str) or not all(isinstance(n, str) for n in pattern):
         raise ValueError(f"encoding.pattern={pattern}: give a list of names of encoding.parts")
     for key, names in (("pattern", pattern), ("windows", windows)):
         if unknown := set(names) - set(parts):
@@ -82,7 +91,7 @@ def _check(pattern: Sequence[str], parts: Mapping[str, Make], windows: Mapping[s
                 f"({', '.join(parts)})"
             )
     for name, window in windows.items():
-        if not isinstance(window, int) or window < 1:
+        if type(window) is not int or window < 1:
             raise ValueError(
                 f"encoding.windows.{name}={window} must be a whole number of at least 1"
             )

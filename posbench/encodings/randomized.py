@@ -1,7 +1,9 @@
 """Randomized positions (Ruoss et al. 2023, arXiv 2305.16843, section 3) over other encodings.
 
-For each batch as many distinct positions as the window has tokens are drawn from 0 .. positions-1
-and used, in order, as the positions of the encoding, which so meets in training every distance
+    token i stands at p_i,  p_0 < p_1 < ... drawn from 0 .. positions - 1
+
+For each batch as many distinct positions as the window has tokens are drawn and used, in order,
+as the positions of the encoding, which so meets in training every distance
 that evaluation will bring. Evaluation draws too, from a generator with the fixed `seed`: the same
 positions for every window of one length.
 """
@@ -18,13 +20,18 @@ from posbench.encodings.sinusoidal import Sinusoidal
 from posbench.encodings.t5 import T5Bias
 
 
+def positive(positions: int) -> int:
+    """positions, if there is one. Raises ValueError."""
+    if positions < 1:
+        raise ValueError(f"encoding.positions={positions} must be at least 1")
+    return positions
+
+
 class Randomized(Encoding):
     """To be inherited from before an encoding: its positions are drawn at random."""
 
     def draw_from(self, positions: int, seed: int) -> None:
-        """Call it in the constructor. Raises ValueError."""
-        if positions < 1:
-            raise ValueError(f"encoding.positions={positions} must be at least 1")
+        """For the constructor, after the encoding's own."""
         self.max_length = positions
         self.seed = seed
 
@@ -44,7 +51,7 @@ class RandomizedSinusoidal(Randomized, Sinusoidal):
         self, shape: Shape, positions: int = 2048, seed: int = 0, base: float = 10_000.0
     ) -> None:
         super().__init__(shape, base)
-        self.draw_from(positions, seed)
+        self.draw_from(positive(positions), seed)
 
 
 class RandomizedLearned(Randomized, Learned):
@@ -53,8 +60,8 @@ class RandomizedLearned(Randomized, Learned):
     def __init__(
         self, shape: Shape, positions: int = 2048, seed: int = 0, std: float | None = None
     ) -> None:
-        super().__init__(shape, positions, std)
-        self.draw_from(positions, seed)
+        super().__init__(shape, positive(positions), std)
+        self.draw_from(positive(positions), seed)
 
 
 class RandomizedRoPE(Randomized, RoPE):
@@ -69,7 +76,7 @@ class RandomizedRoPE(Randomized, RoPE):
         layout: str = "half",
     ) -> None:
         super().__init__(shape, base, layout)
-        self.draw_from(positions, seed)
+        self.draw_from(positive(positions), seed)
 
 
 class RandomizedALiBi(Randomized, ALiBi):
@@ -79,7 +86,7 @@ class RandomizedALiBi(Randomized, ALiBi):
         self, shape: Shape, positions: int = 2048, seed: int = 0, slopes: str = "paper"
     ) -> None:
         super().__init__(shape, slopes)
-        self.draw_from(positions, seed)
+        self.draw_from(positive(positions), seed)
 
 
 class RandomizedT5(Randomized, T5Bias):
@@ -94,4 +101,4 @@ class RandomizedT5(Randomized, T5Bias):
         max_distance: int = 128,
     ) -> None:
         super().__init__(shape, buckets, max_distance)
-        self.draw_from(positions, seed)
+        self.draw_from(positive(positions), seed)

@@ -1,4 +1,4 @@
-"""Sandwich (Chi et al. 2023, arXiv 2212.10356, section 4).
+"""Sandwich (Chi et al. 2023, arXiv 2212.10356).
 
     logit_ij = q_i . k_j / sqrt(d) + H / (8 h) (sum_k cos((i - j) / 10000^(2k/D')) - D'/2)
 

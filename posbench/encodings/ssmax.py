@@ -26,6 +26,7 @@ class SSMax(Encoding):
         self.s = nn.Parameter(torch.full((shape.layers, shape.heads), 1 / float(mean)))
 
     def rotate(self, q: Tensor, k: Tensor, span: Span, layer: int) -> tuple[Tensor, Tensor]:
+        q, k = super().rotate(q, k, span, layer)
         count = span.seen(self.window).to(torch.promote_types(q.dtype, torch.float32))
         factor = self.s[layer][:, None, None] * count.log()[:, None, :, None]  # [B or 1, H, T, 1]
         return (q * factor).to(q.dtype), k

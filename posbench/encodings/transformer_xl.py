@@ -30,6 +30,8 @@ class TransformerXL(Encoding):
         super().__init__(shape)
         if memory_length < 0:
             raise ValueError(f"encoding.memory_length={memory_length} must not be negative")
+        if not std >= 0:
+            raise ValueError(f"encoding.std={std} must not be negative")
         if shape.width % 2:
             raise ValueError(f"Transformer-XL's sinusoid needs an even model.width: {shape.width}")
         self.memory_length = memory_length
@@ -42,6 +44,7 @@ class TransformerXL(Encoding):
             nn.init.normal_(parameter, std=std)
 
     def rotate(self, q: Tensor, k: Tensor, span: Span, layer: int) -> tuple[Tensor, Tensor]:
+        q, k = super().rotate(q, k, span, layer)
         u = self.u[layer % len(self.u)]
         return q + u[:, None].to(q.dtype), k
 

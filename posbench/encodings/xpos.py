@@ -10,6 +10,8 @@ float64. The paper's blockwise causal attention at inference is not part of the 
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -42,7 +44,8 @@ class XPos(RoPE):
         zeta = (pairs / self.shape.head_width + self.gamma) / (1 + self.gamma)  # [d/2]
         rate = zeta.log() / self.scale_base
         middle = (span.keys[0] + span.keys[-1]) // 2
-        if abs(float(rate[0])) * (len(span.distances) / 2 + 1) > LARGEST:
+        fastest = math.log1p(1 / self.gamma) / self.scale_base  # the first pair's rate
+        if fastest * (len(span.distances) / 2 + 1) > LARGEST:
             q, k = q.double(), k.double()
         q, k = super().rotate(q, k, span, layer)
         return self._scaled(q, span.queries - middle, rate), self._scaled(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,12 +38,25 @@ class Run:
         return int(self.config["seed"])
 
     @property
+    def lr_multiplier(self) -> float:
+        """Of the positional parameters; of a mix the largest."""
+        return max(_multipliers(self.config["encoding"]), default=1.0)
+
+    @property
     def trouble(self) -> str | None:
         """Why the run has no complete results, e.g. "failed: the loss is nan at step 3"."""
         state, reason = self.status.get("state", "not started"), self.status.get("reason")
         if state == "done":
             return None
         return f"{state}: {reason}" if reason else str(state)
+
+
+def _multipliers(settings: dict[str, Any]) -> Iterator[float]:
+    if "optim" in settings:
+        yield float((settings["optim"] or {}).get("lr_multiplier", 1.0))
+    for value in settings.values():
+        if isinstance(value, dict):
+            yield from _multipliers(value)
 
 
 def folders(patterns: Iterable[str]) -> list[Path]:

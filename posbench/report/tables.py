@@ -177,7 +177,7 @@ def _row(
             for length, found in scored.items()
         },
         positional_parameters=summaries[0]["positional_parameters"] if summaries else None,
-        lr_multiplier=runs[0].config["encoding"].get("optim", {}).get("lr_multiplier", 1.0),
+        lr_multiplier=runs[0].lr_multiplier,
         tokens_per_second=_median(summaries, "train_tokens_per_second"),
         peak_memory=_median(summaries, "train_peak_memory"),
         trouble=tuple(trouble),

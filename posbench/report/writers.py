@@ -83,7 +83,7 @@ def _run_columns(run: Run) -> dict[str, object]:
         "encoding": run.name,
         "seed": run.seed,
         "train_length": run.config["train"]["length"],
-        "lr_multiplier": run.config["encoding"].get("optim", {}).get("lr_multiplier", 1.0),
+        "lr_multiplier": run.lr_multiplier,
     }
     return {column: known.get(column) for column in RUN_COLUMNS}
 

@@ -110,7 +110,7 @@ def test_kerple_is_moved_back_within_its_bounds(kind: type[KerpleLog | KerplePow
     with torch.no_grad():
         encoding.r1.copy_(torch.tensor([-1.0, 3.0]))
         encoding.r2.copy_(torch.tensor([0.0, 3.0]))
-    encoding.project()
+    encoding.after_step()
     assert encoding.r1.tolist() == pytest.approx([0.01, 3])
     assert encoding.r2.tolist() == pytest.approx([0.01, 2 if kind is KerplePower else 3])
 
