@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -111,6 +112,20 @@ def test_an_interrupted_run_goes_on_to_the_same_end(tmp_path: Path, encoding: st
     assert all(last[0][name].equal(last[1][name]) for name in last[0])
     nll = [[r.nll for r in results.read(run)] for run in (whole, cut)]
     assert nll[0] == nll[1]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("c++") is None, reason="torch.compile needs a C++ compiler")
+def test_a_compiled_run_gives_the_same_losses(tmp_path: Path) -> None:
+    """Layers that differ, parameters with bounds, explicit scores, random positions."""
+    mix = (
+        "encoding=irope encoding.pattern=[dape,t5] ~encoding.parts.rope ~encoding.parts.nope "
+        "+encoding@encoding.parts.dape=dape +encoding@encoding.parts.t5=randomized_t5 run.name=x"
+    )
+    assert train(tmp_path / "eager", mix) == 0
+    assert train(tmp_path / "compiled", mix, "train.compile=true") == 0
+    eager, compiled = (losses(folder(tmp_path / kind, "x")) for kind in ("eager", "compiled"))
+    assert compiled == pytest.approx(eager, rel=1e-4)
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])

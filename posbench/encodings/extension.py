@@ -118,7 +118,7 @@ class YaRN(Extended):
             return ((turns - self.alpha) / (self.beta - self.alpha)).clamp(0, 1)
         first = max(0, math.floor(self._pair(self.beta)))
         last = min(self.shape.head_width - 1, math.ceil(self._pair(self.alpha)))
-        number = torch.arange(len(theta), device=theta.device)
+        number = torch.arange(len(theta), device=theta.device).double()
         return 1 - ((number - first) / max(last - first, 0.001)).clamp(0, 1)
 
     def _pair(self, turns: float) -> float:

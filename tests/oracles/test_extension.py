@@ -4,7 +4,7 @@ Its "yarn" disagrees with the paper (Peng et al. 2023, equations 17 and 18): bet
 that are kept and those that are interpolated it goes linearly in the pair's *number*, from a
 rounded number to another, where the paper, shared/encodings.md and posbench go linearly in its
 turns. transformers has the paper's rule as "llama3", so that YaRN's frequencies are compared with
-that and its attention factor with "yarn".
+that, those of its ramp="code" and its attention factor with "yarn".
 """
 
 from __future__ import annotations
@@ -96,6 +96,18 @@ def test_yarn_frequencies(
         original_length=original,
     )
     encoding = YaRN(WIDE, base, factor=factor, original_length=original, alpha=alpha, beta=beta)
+    _assert_close(encoding.frequencies(Span.window(100)), expected)
+
+
+@each_dtype
+@each_base
+@each_factor
+@each_original
+def test_yarn_frequencies_of_the_code(
+    original: int, factor: float, base: float, dtype: torch.dtype
+) -> None:
+    expected, _ = _theirs("yarn", dtype, base=base, factor=factor, original_length=original)
+    encoding = YaRN(WIDE, base, factor=factor, original_length=original, ramp="code")
     _assert_close(encoding.frequencies(Span.window(100)), expected)
 
 
