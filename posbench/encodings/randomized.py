@@ -20,7 +20,7 @@ from posbench.encodings.sinusoidal import Sinusoidal
 from posbench.encodings.t5 import T5Bias
 
 
-def positive(positions: int) -> int:
+def at_least_one(positions: int) -> int:
     """positions, if there is one. Raises ValueError."""
     if positions < 1:
         raise ValueError(f"encoding.positions={positions} must be at least 1")
@@ -51,7 +51,7 @@ class RandomizedSinusoidal(Randomized, Sinusoidal):
         self, shape: Shape, positions: int = 2048, seed: int = 0, base: float = 10_000.0
     ) -> None:
         super().__init__(shape, base)
-        self.draw_from(positive(positions), seed)
+        self.draw_from(at_least_one(positions), seed)
 
 
 class RandomizedLearned(Randomized, Learned):
@@ -60,8 +60,8 @@ class RandomizedLearned(Randomized, Learned):
     def __init__(
         self, shape: Shape, positions: int = 2048, seed: int = 0, std: float | None = None
     ) -> None:
-        super().__init__(shape, positive(positions), std)
-        self.draw_from(positive(positions), seed)
+        super().__init__(shape, at_least_one(positions), std)
+        self.draw_from(at_least_one(positions), seed)
 
 
 class RandomizedRoPE(Randomized, RoPE):
@@ -76,7 +76,7 @@ class RandomizedRoPE(Randomized, RoPE):
         layout: str = "half",
     ) -> None:
         super().__init__(shape, base, layout)
-        self.draw_from(positive(positions), seed)
+        self.draw_from(at_least_one(positions), seed)
 
 
 class RandomizedALiBi(Randomized, ALiBi):
@@ -86,7 +86,7 @@ class RandomizedALiBi(Randomized, ALiBi):
         self, shape: Shape, positions: int = 2048, seed: int = 0, slopes: str = "paper"
     ) -> None:
         super().__init__(shape, slopes)
-        self.draw_from(positive(positions), seed)
+        self.draw_from(at_least_one(positions), seed)
 
 
 class RandomizedT5(Randomized, T5Bias):
@@ -101,4 +101,4 @@ class RandomizedT5(Randomized, T5Bias):
         max_distance: int = 128,
     ) -> None:
         super().__init__(shape, buckets, max_distance)
-        self.draw_from(positive(positions), seed)
+        self.draw_from(at_least_one(positions), seed)
