@@ -15,7 +15,11 @@ from posbench import config
 from tests.toy import train, write_text
 
 CONF = Path(__file__).parents[1] / "conf"
-OPTIONS = sorted(f"{path.parent.name}={path.stem}" for path in CONF.glob("*/*.yaml"))
+OPTIONS = sorted(
+    f"{path.parent.name}={path.stem}"
+    for path in CONF.glob("*/*.yaml")
+    if path.parent.name != "extension"  # of `posbench eval`: tests/test_extension.py runs them
+)
 # What a toy run replaces; an experiment's sizes are for its own hardware.
 TOY_TRAINING = (
     "train.length=16 train.batch=2 train.steps=2 train.checkpoint_every=2 optim.warmup=1"
@@ -38,6 +42,13 @@ def test_an_encodings_keys_are_its_constructors_parameters(path: Path) -> None:
     group = keys.pop("optim", {})
     assert set(keys) == set(list(inspect.signature(target).parameters)[1:])
     assert set(group) <= {"lr_multiplier", "weight_decay"}
+
+
+@pytest.mark.parametrize("path", sorted(CONF.glob("extension/*.yaml")), ids=lambda path: path.stem)
+def test_an_extensions_keys_are_those_that_the_run_does_not_set(path: Path) -> None:
+    keys = load(path)
+    target = hydra.utils.get_class(keys.pop("_target_"))
+    assert set(keys) == set(inspect.signature(target).parameters) - {"shape", "base", "layout"}
 
 
 @pytest.mark.parametrize(
