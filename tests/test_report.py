@@ -206,6 +206,16 @@ def test_the_terminal_table_fits(width: int, costs: bool) -> None:
     assert ("tok/s" in shown) == costs
 
 
+def test_where_it_is_narrow_names_break_and_numbers_do_not() -> None:
+    lengths = {128: 31.25, 256: 31.5, 512: 31.75, 1024: 131.25, 2048: 135.75}
+    (table,) = tables.tables([run("transformer_xl_memoryless", 1, lengths), run("b", 1, lengths)])
+    console = Console(width=80, color_system=None, file=io.StringIO())
+    console.print(writers.terminal(table, 80))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "135.75 ×4.34" in shown
+    assert "…" not in shown
+
+
 def test_text_from_a_run_cannot_break_the_markdown() -> None:
     (table,) = tables.tables([run("a|b<script>", 1, {128: 10.0})])
     assert "| a\\|b&lt;script> |" in writers.markdown([table])

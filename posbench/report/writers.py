@@ -46,7 +46,7 @@ def terminal(table: Table, width: int) -> rich_table.Table:
 def _terminal(table: Table, costs: bool) -> rich_table.Table:
     legend = LEGEND + (f"; {COSTS}" if costs else "")
     made = rich_table.Table(title=table.title, caption=f"{legend}\n{table.caption}", **PLAIN)
-    made.add_column("encoding", no_wrap=True)
+    made.add_column("encoding", overflow="fold")  # where it is narrow, names break, not numbers
     for header in _headers(table, costs):
         made.add_column(header, justify="right", no_wrap=True)
     for row in table.rows:
