@@ -78,5 +78,5 @@ endef
 	@touch $@
 
 .venv/.dev: pyproject.toml constraints.txt
-	$(call INSTALL,.[dev,oracles])
+	$(call INSTALL,.[dev])
 	@touch .venv/.runtime $@

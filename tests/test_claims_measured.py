@@ -118,6 +118,16 @@ def test_without_runs_every_measurement_says_what_would_make_it(tmp_path: Path) 
     assert all("posbench train -m experiment=demo" in command for command in commands)
 
 
+def test_an_extended_context_is_not_the_encoding(tmp_path: Path) -> None:
+    """posbench eval extension=window flattens RoPE; the claim is about RoPE as trained."""
+    write_demo(tmp_path)
+    before = verdict(tmp_path, texts.ROPE_FAR)
+    (rope,) = tmp_path.rglob("rope/seed1")
+    row = Result("fixed_targets", 2048, None, 10.0, 10, 30, 2, "feed", extension="window")
+    results.append(rope, row)
+    assert verdict(tmp_path, texts.ROPE_FAR) == before
+
+
 def test_the_demo_of_the_readme(tmp_path: Path) -> None:
     write_demo(tmp_path)
     found = {claim: v.verdict for claim, v in verdicts(tmp_path).items()}

@@ -119,9 +119,9 @@ def evidence(runs: Sequence[Run]) -> list[Evidence]:
 
 
 def _row(run: Run) -> Run:
-    """The run under the name of its folder, so that the report's row is this run alone."""
+    """The run, as trained, under the name of its folder: the report's row is this run alone."""
     named = run.config | {"run": run.config["run"] | {"name": str(run.folder)}}
-    kept = [result for result in run.results if result.protocol == PROTOCOL]
+    kept = [r for r in run.results if r.protocol == PROTOCOL and r.extension is None]
     return dataclasses.replace(run, config=named, results=kept)
 
 
@@ -143,8 +143,9 @@ def _measured(rows: list[Row], done: Mapping[str, Run], targets: str) -> Measure
             elif cell.reason:
                 reasons[length] = cell.reason
     runs = tuple(done[row.name] for row in rows)
+    wanted = (PROTOCOL, targets, None)
     found = [
-        r for run in runs for r in run.results if (r.protocol, r.targets) == (PROTOCOL, targets)
+        r for run in runs for r in run.results if (r.protocol, r.targets, r.extension) == wanted
     ]
     means = {length: statistics.mean(each) for length, each in values.items()}
     return Measured(runs, means, reasons, tuple(found))
