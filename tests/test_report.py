@@ -209,8 +209,8 @@ def test_the_terminal_table_fits(width: int, costs: bool) -> None:
 def test_where_it_is_narrow_names_break_and_numbers_do_not() -> None:
     lengths: dict[int, float | None] = {128: 31.25, 256: 31.5, 1024: 131.25, 2048: 135.75}
     (table,) = tables.tables([run("transformer_xl_memoryless", 1, lengths), run("b", 1, lengths)])
-    console = Console(width=80, color_system=None, file=io.StringIO())
-    console.print(writers.terminal(table, 80))
+    console = Console(width=64, color_system=None, file=io.StringIO())
+    console.print(writers.terminal(table, 64))
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "135.75 ×4.34" in shown
     assert "…" not in shown
