@@ -115,6 +115,7 @@ def test_an_interrupted_run_goes_on_to_the_same_end(tmp_path: Path, encoding: st
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method.*:DeprecationWarning")  # torch's own
 @pytest.mark.skipif(shutil.which("c++") is None, reason="torch.compile needs a C++ compiler")
 def test_a_compiled_run_gives_the_same_losses(tmp_path: Path) -> None:
     """Layers that differ, parameters with bounds, explicit scores, random positions."""
