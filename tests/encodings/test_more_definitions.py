@@ -47,7 +47,7 @@ def _attended(
     span: Span | None = None,
     window: int | None = None,
 ) -> list[Tensor]:
-    """What posbench says; where this kernel cannot serve the encoding, says so, the one that can."""
+    """What posbench says: by the kernel that can, where this one says that it cannot."""
     encoding, qkvx = case.encoding(), inputs(case, queries, keys, _batch(keys))
     if window is not None:
         encoding.window = window
