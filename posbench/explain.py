@@ -69,7 +69,7 @@ def _missing_choice(error: MissingConfigException) -> str:
 def _missing_key(key: str, cause: BaseException | None) -> str:
     if cause is not None and "not in struct" not in str(cause):
         return f"{key}: {' '.join(str(cause).split())}"
-    return f"{key}: there is no such key{nearest(key, _keys())}"
+    return f"{key}: there is no such key{nearest(key, _keys() - {key})}"
 
 
 def _keys() -> set[str]:

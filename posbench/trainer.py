@@ -1,17 +1,16 @@
-"""The training loop: schedule, optimizer groups, segment memory, checkpoints, clean stops.
+"""The training loop: segment memory, checkpoints, clean stops.
 
 Shapes: B batch, T tokens, M memory.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -22,10 +21,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from posbench import build, checkpoint
-from posbench.config import Config, OptimConfig, ParameterGroup
+from posbench.config import Config
 from posbench.errors import UserError
 from posbench.files import append_row, read_rows, write_text
 from posbench.model import Transformer
+from posbench.optim import optimizer, schedule
 from posbench.runtime import peak_memory
 from posbench.segments import Batch
 
@@ -142,42 +142,6 @@ class Trainer:
         self.hidden = extra["hidden"].to(self.device) if "hidden" in extra else None
         memory = sorted(name for name in extra if name.startswith("memory."))
         self.memory = [extra[name].to(self.device) for name in memory]
-
-
-def optimizer(
-    model: Transformer, config: OptimConfig, positional: Mapping[str, ParameterGroup]
-) -> torch.optim.AdamW:
-    """AdamW over matrices, norms with token embeddings, and positional groups by name prefix."""
-    rules = {
-        "matrix": ParameterGroup(weight_decay=config.weight_decay),
-        "plain": ParameterGroup(),
-        **positional,
-    }
-    members: dict[str, list[nn.Parameter]] = {name: [] for name in rules}
-    for name, parameter in model.named_parameters():
-        if name.startswith("encoding."):
-            group = max((p for p in positional if name.startswith(p)), key=len)
-        else:
-            plain = parameter.dim() < 2 or name.startswith("tokens.")
-            group = "plain" if plain else "matrix"
-        members[group].append(parameter)
-    groups = [
-        {"params": parameters, **dataclasses.asdict(rules[name])}
-        for name, parameters in members.items()
-        if parameters
-    ]
-    return torch.optim.AdamW(
-        groups, lr=config.lr, betas=(config.betas[0], config.betas[1]), fused=True
-    )
-
-
-def schedule(step: int, steps: int, config: OptimConfig) -> float:
-    """The learning rate of step 0 .. steps - 1: linear warm-up, then cosine to lr * final_lr."""
-    if step < config.warmup:
-        return config.lr * (step + 1) / config.warmup
-    progress = (step - config.warmup) / max(1, steps - 1 - config.warmup)
-    cosine = (1 + math.cos(math.pi * progress)) / 2
-    return config.lr * (config.final_lr + (1 - config.final_lr) * cosine)
 
 
 def fit(trainer: Trainer, folder: Path, watch: Watcher, record: Watcher) -> None:

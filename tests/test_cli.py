@@ -159,6 +159,11 @@ def test_a_report_over_no_runs_gets_one_clear_line(tmp_path: Path, capfd: Output
     assert "no run folder" in one_line(capfd)
 
 
+def test_a_key_of_another_command_is_not_offered_for_itself(capfd: Output) -> None:
+    assert cli.run(["report", "run=outputs"]) == 1
+    assert "did you mean runs?" in one_line(capfd)
+
+
 def test_eval_of_no_run_gets_one_clear_line(tmp_path: Path, capfd: Output) -> None:
     assert cli.run(["eval", f"run={tmp_path}"]) == 1
     assert "not a run folder" in one_line(capfd)

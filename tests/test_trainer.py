@@ -11,8 +11,9 @@ from hydra import compose, initialize_config_module
 
 from posbench import build, config
 from posbench.config import Config, ParameterGroup
+from posbench.optim import optimizer, schedule
 from posbench.segments import Batch, Segments
-from posbench.trainer import Trainer, optimizer, schedule
+from posbench.trainer import Trainer
 
 TOY = (
     "model.width=16 model.heads=2 model.layers=2 model.feed_forward=32 train.length=8 "
