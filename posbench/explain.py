@@ -69,7 +69,12 @@ def _missing_choice(error: MissingConfigException) -> str:
 def _missing_key(key: str, cause: BaseException | None) -> str:
     if cause is not None and "not in struct" not in str(cause):
         return f"{key}: {' '.join(str(cause).split())}"
-    return f"{key}: there is no such key{nearest(key, _keys() - {key})}"
+    return f"{key}: there is no such key{nearest(key, _others(key))}"
+
+
+def _others(key: str) -> set[str]:
+    """Keys to offer instead: neither this one, of another command, nor the group it is in."""
+    return {other for other in _keys() if other != key and not key.startswith(f"{other}.")}
 
 
 def _keys() -> set[str]:

@@ -47,10 +47,17 @@ def names() -> list[str]:
     return GlobalHydra.instance().config_loader().get_group_options("encoding")
 
 
+def serving(encoding: Encoding) -> dict[Encoding, list[int]]:
+    """The encodings that serve its layers, itself or those of a mix, each with its layers."""
+    layers: dict[Encoding, list[int]] = {}
+    for layer in range(encoding.shape.layers):
+        layers.setdefault(encoding.at(layer)[0], []).append(layer)
+    return layers
+
+
 def parts(encoding: Encoding) -> list[Encoding]:
-    """The encodings that serve its layers: itself, or those of a mix."""
-    layers = range(encoding.shape.layers)
-    return list(dict.fromkeys(encoding.at(layer)[0] for layer in layers))
+    """The encodings that serve its layers, the first layer's first."""
+    return list(serving(encoding))
 
 
 def fills(encoding: Encoding, cell: str) -> bool:

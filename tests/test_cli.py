@@ -164,6 +164,13 @@ def test_a_key_of_another_command_is_not_offered_for_itself(capfd: Output) -> No
     assert "did you mean runs?" in one_line(capfd)
 
 
+def test_a_key_that_an_encoding_lacks_does_not_offer_its_group(capfd: Output) -> None:
+    assert cli.run(["train", "encoding=alibi", "encoding.slope=geometric"]) == 1
+    said = one_line(capfd)
+    assert "encoding.slope" in said
+    assert "did you mean encoding?" not in said
+
+
 def test_eval_of_no_run_gets_one_clear_line(tmp_path: Path, capfd: Output) -> None:
     assert cli.run(["eval", f"run={tmp_path}"]) == 1
     assert "not a run folder" in one_line(capfd)

@@ -108,9 +108,7 @@ class Subject:
         generator = torch.Generator().manual_seed(length)
         return torch.randint(VOCABULARY, (BATCH, length), generator=generator).to(self.device)
 
-    def span(
-        self, encoding: Encoding, layer: int, queries: int, keys: int, start: int = 0
-    ) -> Span:
+    def span(self, encoding: Encoding, layer: int, queries: int, keys: int) -> Span:
         """The last so many of the keys are queries; at the positions that the encoding takes."""
         part = encoding.at(layer)[0]
         if part.max_length is not None and keys > part.max_length:

@@ -27,7 +27,4 @@ class Served:
 
 def served(encoding: Encoding) -> list[Served]:
     """Each encoding at work in a model, the first layer's first."""
-    layers: dict[Encoding, list[int]] = {}
-    for layer in range(encoding.shape.layers):
-        layers.setdefault(encoding.at(layer)[0], []).append(layer)
-    return [Served(part, numbers) for part, numbers in layers.items()]
+    return [Served(part, layers) for part, layers in introspect.serving(encoding).items()]
