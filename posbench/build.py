@@ -73,7 +73,7 @@ def extended(config: Config, extension: dict[str, Any]) -> dict[str, Any]:
 
 def _maker(settings: dict[str, Any], path: str) -> Callable[[Shape], Encoding]:
     """What makes the encoding at a dotted path, its settings checked."""
-    arguments = {key: value for key, value in settings.items() if key != "optim"}
+    arguments = {key: value for key, value in settings.items() if key not in schemas.NOT_ARGUMENTS}
     made = _class(arguments, path)
     if not issubclass(made, Encoding):
         raise UserError(f"{path}._target_={made} is not a subclass of posbench's Encoding")

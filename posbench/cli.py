@@ -14,6 +14,7 @@ import sys
 
 COMMANDS = {
     "train": "train, evaluate at every length, print the row; -m sweeps",
+    "tune": "the same number of trials for every encoding; train tuned=true uses what they chose",
     "eval": "score a finished run again: posbench eval run=FOLDER eval.lengths=[128,4096]",
     "report": "every run under outputs/ as a table, report.md and report.csv",
     "claims": "the documents' eleven claims, tried now or read off the runs; claims.md",

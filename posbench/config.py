@@ -16,6 +16,8 @@ from omegaconf import DictConfig, OmegaConf
 
 T = TypeVar("T")
 
+NOT_ARGUMENTS = ("optim", "tune")  # keys of an encoding's yaml that its class does not get
+
 
 @dataclass
 class RunConfig:
@@ -99,6 +101,7 @@ class Config:
 
     run: RunConfig
     seed: int
+    tuned: str  # true, false, auto
     corpus: dict[str, Any]
     tokenizer: dict[str, Any]
     model: ModelConfig
@@ -158,6 +161,21 @@ class ReportCommand:
 
     runs: list[str]  # folders or globs; every run below them
     folder: str  # where report.md and report.csv go
+
+
+@dataclass
+class TuneConfig:
+    trials: int
+    lr: list[float]  # from and to, times optim.lr
+    lr_multiplier: list[float]  # from and to, of positional parameters
+    blocks: int  # blocks of validation targets
+
+
+@dataclass
+class TuneCommand(Config):
+    """`posbench tune`."""
+
+    tune: TuneConfig
 
 
 @dataclass

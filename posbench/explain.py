@@ -15,6 +15,7 @@ from posbench.config import (
     DescribeCommand,
     EvalCommand,
     ReportCommand,
+    TuneCommand,
     known_keys,
 )
 from posbench.errors import UserError
@@ -79,7 +80,7 @@ def _others(key: str) -> set[str]:
 
 def _keys() -> set[str]:
     # The first has those of Config.
-    schemas = (DescribeCommand, EvalCommand, ReportCommand, ClaimsCommand)
+    schemas = (DescribeCommand, TuneCommand, EvalCommand, ReportCommand, ClaimsCommand)
     return {key for schema in schemas for key in known_keys(schema)}
 
 

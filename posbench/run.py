@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from posbench import build, evaluate, results, runtime, tracking
+from posbench import build, evaluate, results, runtime, tracking, tuning
 from posbench.config import Config, EvalConfig
 from posbench.corpus import Corpus
 from posbench.errors import UserError
@@ -35,6 +35,7 @@ def run(config: Config, console: Console) -> RunFolder:
     Raises UserError; one about the configuration leaves no trace in the run's folder.
     """
     check(config)
+    config, tuned = tuning.applied(config)
     folder = RunFolder.of(config)
     if folder.holds(config) and folder.finished and not config.run.overwrite:
         console.print(f"{folder.path} is finished; run.overwrite=true trains it again")
@@ -43,12 +44,15 @@ def run(config: Config, console: Console) -> RunFolder:
     dtype = runtime.training_dtype(config.runtime, device)
     runtime.set_threads(config.runtime)
     name = f"{config.run.name} seed {config.seed}"
+    if tuned is not None:
+        console.print(f"{name}: tuned, {tuned.trials} trials: {tuning.label(tuned.chosen)}")
     with display(console, name, config.train.steps) as shown:
         shown.say("corpus")
         corpus = build.corpus(config)
         evaluate.check(config.eval, corpus.documents("test"))
-        trainer = _trainer(config, corpus, device, dtype)
+        trainer = make_trainer(config, corpus, device, dtype)
         origin = runtime.provenance(device, dtype) | {"corpus_hash": corpus.hash}
+        origin["tuning"] = None if tuned is None else dataclasses.asdict(tuned)
         with folder.opened(config, origin), folder.recording():
             _run(trainer, folder.path, corpus, shown)
     return folder
@@ -82,7 +86,7 @@ def check(config: Config) -> None:
             raise UserError(f"run.name, run.experiment: {part!r} must be a path below run.root")
 
 
-def _trainer(config: Config, corpus: Corpus, device: torch.device, dtype: torch.dtype) -> Trainer:
+def make_trainer(config: Config, corpus: Corpus, device: torch.device, dtype: torch.dtype) -> Trainer:
     model = build.model(config, corpus.vocabulary).to(device)
     limit = model.encoding.max_length
     if limit is not None and config.train.length > limit:

@@ -49,6 +49,10 @@ class NotFinite(Exception):
         super().__init__(f"the loss is {loss}, the gradient norm {gradient}")
 
 
+class Diverged(UserError):
+    """Training came to a loss that is no number."""
+
+
 class Stopped(KeyboardInterrupt):
     """Training was asked to stop, and has saved."""
 
@@ -148,7 +152,7 @@ def fit(trainer: Trainer, folder: Path, watch: Watcher, record: Watcher) -> None
     """Train to the last step, from the newest checkpoint if there is one.
 
     metrics.jsonl and record get a row every tracking.every steps, watch a shorter one every step.
-    Raises Stopped after Ctrl-C or SIGTERM, once saved, and UserError when the loss is not finite.
+    Raises Stopped after Ctrl-C or SIGTERM, once saved, and Diverged when the loss is not finite.
     """
     config = trainer.config
     metrics = folder / "metrics.jsonl"
@@ -182,9 +186,9 @@ def fit(trainer: Trainer, folder: Path, watch: Watcher, record: Watcher) -> None
                 )
 
 
-def _advice(error: NotFinite, step: int, folder: Path) -> UserError:
+def _advice(error: NotFinite, step: int, folder: Path) -> Diverged:
     good = checkpoint.latest(folder)
-    return UserError(
+    return Diverged(
         f"{error} at step {step}; last good checkpoint: {good or 'none yet'}. Try a lower "
         "optim.lr, a longer optim.warmup or runtime.dtype=float32, with run.overwrite=true"
     )

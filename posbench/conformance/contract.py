@@ -9,6 +9,7 @@ import hydra.utils
 import torch
 
 from posbench import build
+from posbench.config import NOT_ARGUMENTS
 from posbench.conformance.subject import BATCH, Broken, Subject, attend
 
 HOOKS = {  # shapes of what a method by distance returns
@@ -27,7 +28,7 @@ def keys_are_the_constructors(subject: Subject) -> str:
 def _keys(settings: dict[str, Any]) -> list[str]:
     made = hydra.utils.get_class(settings["_target_"])
     parameters = list(inspect.signature(made).parameters)[1:]
-    keys = [key for key in settings if key not in ("_target_", "optim")]
+    keys = [key for key in settings if key not in ("_target_", *NOT_ARGUMENTS)]
     if missing := [name for name in parameters if name not in keys]:
         raise Broken(f"{made.__name__}: {', '.join(missing)} not in the yaml")
     if unknown := [key for key in keys if key not in parameters]:

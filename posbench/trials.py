@@ -1,0 +1,144 @@
+"""Running the trials of one encoding: train, score the validation split, note, choose."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from filelock import FileLock, Timeout
+from rich.console import Console
+
+from posbench import build, evaluate, run, runtime, tuning
+from posbench.config import Config, EvalConfig, TuneCommand
+from posbench.corpus import Corpus
+from posbench.errors import UserError
+from posbench.progress import display
+from posbench.trainer import Diverged, fit
+from posbench.tuning import Record, Trial, Values
+
+
+def tune(config: TuneCommand, console: Console) -> Record:
+    """The finished record of an encoding's trials, those of an earlier call included.
+
+    Raises UserError for a space that is none, and where the record there is of another set-up.
+    """
+    run.check(config)
+    device = runtime.device(config.runtime)
+    dtype = runtime.training_dtype(config.runtime, device)
+    runtime.set_threads(config.runtime)
+    values = tuning.points(config)
+    corpus = build.corpus(config)
+    judged = _judged(config)
+    evaluate.check(judged, corpus.documents("validation"))
+    with _alone(tuning.path(config)) as place:
+        provenance = runtime.provenance(device, dtype) | {"corpus_hash": corpus.hash}
+        record = _begun(config, place, Record(tuning.settings(config), {}, [], provenance))
+        record.budget = _budget(config, judged, corpus)
+        for number, changes in list(enumerate(values))[len(record.trials) :]:
+            trial = f"{config.run.name} trial {number + 1} of {len(values)}"
+            loss = _try(tuning.changed(config, changes), judged, corpus, device, place, trial, console)
+            record.trials.append(Trial(changes, loss))
+            tuning.write(place, record)
+            said = "diverged" if loss is None else f"validation loss {loss:.4f}"
+            console.print(f"{trial}: {tuning.label(changes)}: {said}", highlight=False)
+        tuning.write(place, record)
+    return record
+
+
+def _judged(config: TuneCommand) -> EvalConfig:
+    """The training length alone: a choice must not see what is to be measured."""
+    length = config.train.length
+    return dataclasses.replace(
+        config.eval,
+        protocols=["fixed_targets"],
+        lengths=[length],
+        targets=min(config.eval.targets, length),
+        blocks=config.tune.blocks,
+    )
+
+
+def _budget(config: TuneCommand, judged: EvalConfig, corpus: Corpus) -> Values:
+    train = config.train
+    return {
+        "trials": config.tune.trials,
+        "lr": config.tune.lr,
+        "lr_multiplier": config.tune.lr_multiplier,
+        "tokens_per_trial": train.steps * train.batch * train.length * train.accumulate,
+        "seed": config.seed,
+        "judged_by": f"validation loss at length {train.length}, {judged.blocks} blocks of "
+        f"{judged.targets} targets",
+        "corpus_hash": corpus.hash,
+    }
+
+
+def _begun(config: TuneCommand, place: Path, fresh: Record) -> Record:
+    """The record to go on with. Raises UserError where it is another's."""
+    there = None if config.run.overwrite else tuning.read(place)
+    if there is None:
+        return fresh
+    differing = tuning.differences(there.settings, fresh.settings)
+    wanted = tuning.points(config)[: len(there.trials)]
+    tried = [trial.values for trial in there.trials][: len(wanted)]
+    if differing or wanted != tried or there.budget["seed"] != config.seed:
+        what = ", ".join(differing) or "another space or seed"
+        raise UserError(
+            f"{place} is of another set-up: {what}; choose another run.experiment, or replace "
+            "it with run.overwrite=true"
+        )
+    return there
+
+
+def _try(
+    config: Config,
+    judged: EvalConfig,
+    corpus: Corpus,
+    device: torch.device,
+    place: Path,
+    name: str,
+    console: Console,
+) -> float | None:
+    """The validation loss of one training run; None where it diverges. An interrupted one resumes.
+
+    The folder it works in goes when it is done: a trial is a row in the record.
+    """
+    content = json.dumps(dataclasses.asdict(config), sort_keys=True, default=str)
+    digest = hashlib.sha256(content.encode()).hexdigest()[:12]
+    folder = place.with_suffix("") / digest
+    folder.mkdir(parents=True, exist_ok=True)
+    dtype = runtime.training_dtype(config.runtime, device)
+    trainer = run.make_trainer(config, corpus, device, dtype)
+    with display(console, name, config.train.steps) as shown:
+        torch.manual_seed(config.seed)
+        try:
+            fit(trainer, folder, shown.step, lambda row: None)
+            documents = corpus.documents("validation")
+            found = evaluate.evaluate(
+                trainer.model, documents, corpus.byte_lengths, judged, device
+            )
+            ((result, _, _),) = found
+            assert result.nll is not None
+            assert result.tokens
+            loss = result.nll / result.tokens
+        except Diverged:
+            loss = math.nan
+    shutil.rmtree(folder)
+    return loss if math.isfinite(loss) else None
+
+
+@contextmanager
+def _alone(place: Path) -> Iterator[Path]:
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(place.with_name(f".{place.name}.lock"), timeout=0):
+            yield place
+    except Timeout as error:
+        raise UserError(f"{place}: another process is tuning this encoding") from error
+    except OSError as error:
+        raise UserError(f"{place}: cannot be written ({error.strerror})") from error
