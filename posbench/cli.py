@@ -20,8 +20,10 @@ COMMANDS = {
     "claims": "the documents' eleven claims, tried now or read off the runs; claims.md",
     "check": "does an encoding keep what every encoding promises? posbench check encoding=mine",
     "describe": "one encoding: formula, parameters, cost, pictures: posbench describe encoding=t5",
+    "published": "result tables of papers, to compare with: posbench published name=press2022",
     "encodings": "the encodings and the cells of the attention each one fills",
 }
+TAKES_RUNS = ("report", "claims")  # words without a key are run folders or globs
 COMPLETION = ("-sc", "--shell-completion")
 
 
@@ -44,7 +46,7 @@ def run(arguments: list[str]) -> int:
         hint = f"; did you mean {close[0]}?" if close else ""
         print(f"error: {command}: no such command{hint} ({', '.join(COMMANDS)})", file=sys.stderr)
         return 2
-    return _dispatch(command, rest)
+    return _dispatch(command, with_runs(rest) if command in TAKES_RUNS else rest)
 
 
 def usage() -> str:
@@ -57,6 +59,19 @@ def usage() -> str:
         "Each command takes Hydra's key=value overrides, --help, --cfg job and --config-dir.\n"
         'Tab completion: eval "$(posbench --shell-completion install=bash)"'
     )
+
+
+def with_runs(words: list[str]) -> list[str]:
+    """Words that are neither a flag, nor a flag's value, nor key=value, as runs=[...]."""
+    before = ["", *words]
+    runs = [
+        word
+        for word, previous in zip(words, before, strict=False)
+        if "=" not in word and not word.startswith("-") and not previous.startswith("-")
+    ]
+    quoted = [f"'{run}'" for run in runs]
+    rest = [word for word in words if word not in runs]
+    return [*rest, f"runs=[{','.join(quoted)}]"] if runs else rest
 
 
 def _dispatch(command: str, rest: list[str]) -> int:

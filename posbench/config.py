@@ -73,7 +73,12 @@ class EvalConfig:
     lengths: list[int]
     targets: int  # tokens in a block of targets (fixed_targets)
     blocks: int  # blocks of targets (fixed_targets)
-    tokens: int  # at most so many tokens scored (nonoverlapping)
+    tokens: int  # at most so many tokens scored (nonoverlapping, sliding, stream)
+    stride: int  # tokens that a window moves on (sliding)
+    segment: int  # tokens of a segment; the rest of a length is memory (stream)
+    probes: list[str]  # passkey, copy
+    probe_distances: list[int]  # tokens from what is planted to where it is asked for
+    probe_trials: int  # at each distance
     batch_tokens: int  # tokens in one forward pass
 
 
@@ -142,6 +147,11 @@ class EvalChanges:
     targets: int | None
     blocks: int | None
     tokens: int | None
+    stride: int | None
+    segment: int | None
+    probes: list[str] | None
+    probe_distances: list[int] | None
+    probe_trials: int | None
     batch_tokens: int | None
 
 
@@ -156,11 +166,25 @@ class EvalCommand:
 
 
 @dataclass
+class ReportConfig:
+    formats: list[str]  # terminal, markdown, csv, latex, html
+    figures: list[str]  # png, svg, pdf
+    baseline: str | None  # an encoding that the others are divided by
+    against: str | None  # a publication, see posbench published
+    level: float  # of the intervals
+    draws: int  # of the bootstrap
+    seed: int  # of the bootstrap
+    recl_share: float  # of the tokens, the hardest ones, that RECL is of
+
+
+@dataclass
 class ReportCommand:
     """`posbench report`."""
 
     runs: list[str]  # folders or globs; every run below them
-    folder: str  # where report.md and report.csv go
+    folder: str  # where the files go
+    report: ReportConfig
+    tracking: TrackingConfig
 
 
 @dataclass
@@ -200,3 +224,10 @@ class ClaimsCommand:
 
     runs: list[str]  # folders or globs; every run below them
     folder: str  # where claims.md goes
+
+
+@dataclass
+class PublishedCommand:
+    """`posbench published`."""
+
+    name: str | None  # a publication, to print its numbers; null lists them all

@@ -42,6 +42,7 @@ class Corpus:
     tokens: dict[str, Tokens]  # split -> all documents, end to end
     names: dict[str, list[str]]  # split -> names of the documents
     ends: dict[str, NDArray[np.int64]]  # split -> end of each document in `tokens`
+    has_words: bool = False  # whether spaces part words, so that a perplexity of words makes sense
 
     @property
     def vocabulary(self) -> int:
@@ -56,6 +57,15 @@ class Corpus:
         """The tokens of each document, BOS first: read-only views of the file on disk."""
         starts = [0, *self.ends[split][:-1]]
         return [self.tokens[split][a:b] for a, b in zip(starts, self.ends[split], strict=True)]
+
+    def words(self, split: str) -> list[NDArray[np.int64]] | None:
+        """How many words begin in each token of each document; None where there are no words.
+
+        A word is what `bytes.split` makes one: a run without white space of ASCII.
+        """
+        if not self.has_words:
+            return None
+        return [self.tokenizer.words(document) for document in self.documents(split)]
 
 
 def cache_root() -> Path:
@@ -72,16 +82,16 @@ def prepare(source: Source, tokenizer: Tokenizer, cache: Path | None = None) -> 
     """
     root = cache or cache_root()
     entry = root / "corpora" / _key(source, tokenizer)
-    found = _open(entry, source.name, type(tokenizer))  # without the lock: it may be read-only
+    found = _open(entry, source, type(tokenizer))  # without the lock: it may be read-only
     if found is not None:
         return found
     try:
         entry.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{entry}.lock"):
-            found = _open(entry, source.name, type(tokenizer))  # another process was first
+            found = _open(entry, source, type(tokenizer))  # another process was first
             if found is None:
                 _make(entry, source, tokenizer)
-                found = _open(entry, source.name, type(tokenizer))
+                found = _open(entry, source, type(tokenizer))
     except OSError as error:
         raise UserError(
             f"cache {error.filename or root}: {error.strerror or error}; "
@@ -159,7 +169,7 @@ def _chunks(documents: list[Document]) -> Iterator[list[Document]]:
     yield chunk
 
 
-def _open(entry: Path, name: str, kind: type[Tokenizer]) -> Corpus | None:
+def _open(entry: Path, source: Source, kind: type[Tokenizer]) -> Corpus | None:
     """Read and check an entry; None if it is not there or not what was written."""
     try:
         meta = json.loads((entry / "meta.json").read_text(encoding="utf-8"))
@@ -168,12 +178,13 @@ def _open(entry: Path, name: str, kind: type[Tokenizer]) -> Corpus | None:
                 return None
         index = json.loads((entry / "documents.json").read_text(encoding="utf-8"))
         return Corpus(
-            name=name,
+            name=source.name,
             hash=_digest(meta["files"]),
             tokenizer=kind.load(entry / "tokenizer.json"),
             tokens={s: _tokens(entry / f"{s}.bin", meta["dtype"]) for s in SPLITS},
             names={s: index[s]["names"] for s in SPLITS},
             ends={s: np.array(index[s]["ends"], dtype=np.int64) for s in SPLITS},
+            has_words=getattr(source, "words", False),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

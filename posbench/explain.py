@@ -14,6 +14,7 @@ from posbench.config import (
     ClaimsCommand,
     DescribeCommand,
     EvalCommand,
+    PublishedCommand,
     ReportCommand,
     TuneCommand,
     known_keys,
@@ -80,7 +81,14 @@ def _others(key: str) -> set[str]:
 
 def _keys() -> set[str]:
     # The first has those of Config.
-    schemas = (DescribeCommand, TuneCommand, EvalCommand, ReportCommand, ClaimsCommand)
+    schemas = (
+        DescribeCommand,
+        TuneCommand,
+        EvalCommand,
+        ReportCommand,
+        ClaimsCommand,
+        PublishedCommand,
+    )
     return {key for schema in schemas for key in known_keys(schema)}
 
 

@@ -82,11 +82,16 @@ class Transformer(nn.Module):
         self.encoding = encoding
 
     def forward(
-        self, tokens: Tensor, memory: Memory | None = None, hidden: Tensor | None = None
+        self,
+        tokens: Tensor,
+        memory: Memory | None = None,
+        hidden: Tensor | None = None,
+        keep: int | None = None,
     ) -> tuple[Tensor, list[Tensor]]:
         """tokens [B, T] -> (final states [B, T, D], the memory for the next segment).
 
-        hidden [B, M], where given, is True where a row must not see its memory.
+        hidden [B, M], where given, is True where a row must not see its memory. keep: how many
+        tokens to remember; None: as many as the encoding does.
         Raises ValueError for a window longer than encoding.max_length.
         """
         spans = self._spans(tokens, memory, hidden)
@@ -99,7 +104,7 @@ class Transformer(nn.Module):
             inputs.append(x)
             past = None if memory is None else memory[number]
             x = layer(x, past, self._attend(number, spans))
-        return self.norm(x), self._remember(memory, inputs)
+        return self.norm(x), self._remember(memory, inputs, keep)
 
     @property
     def kernel(self) -> str:
@@ -135,9 +140,11 @@ class Transformer(nn.Module):
         dropout = self.dropout if self.training else 0.0
         return lambda q, k, v, x: kernel(q, k, v, self.encoding, number, span, dropout, x)
 
-    def _remember(self, memory: Memory | None, inputs: list[Tensor]) -> list[Tensor]:
-        """Each layer's inputs, as many as its encoding keeps; empty if none keeps any."""
-        keep = [part.memory_length for part, _ in self.serving]
+    def _remember(
+        self, memory: Memory | None, inputs: list[Tensor], asked: int | None
+    ) -> list[Tensor]:
+        """Each layer's inputs, as many as are kept; empty if none keeps any."""
+        keep = [part.memory_length if asked is None else asked for part, _ in self.serving]
         if not any(keep):
             return []
         if memory is not None:

@@ -1,12 +1,22 @@
-"""What an evaluation found: typed rows in the run folder's results.jsonl, append-only."""
+"""What an evaluation found: typed rows in the run folder's results.jsonl, append-only.
+
+Beside them, in losses/, the loss of every scored token, so that figures and intervals can be made
+again without the model.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import re
+import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
-from posbench.files import append_row, read_rows
+import numpy as np
+
+from posbench.files import append_row, read_rows, replacing
+from posbench.protocols import Window
 
 
 @dataclasses.dataclass(frozen=True)
@@ -14,7 +24,8 @@ class Result:
     """One length under one protocol. Where it cannot be had, reason says why and the rest is None.
 
     extension names what was done to the trained model's context, e.g. "yarn x8"; None: nothing.
-    nll is the sum over the scored tokens in nats (float64), bytes the size of the scored text,
+    protocol is its label, with stride or segment. nll is the sum over the scored tokens in nats
+    (float64), bytes and words the size of the scored text (words None where the corpus has none),
     targets a hash of the scored positions and token ids.
     """
 
@@ -24,29 +35,44 @@ class Result:
     nll: float | None = None
     tokens: int | None = None
     bytes: int | None = None
+    words: int | None = None
     documents: int | None = None
     targets: str | None = None
     tokens_per_second: float | None = None
+    seconds: float | None = None
     peak_memory: int | None = None
     extension: str | None = None
 
     @property
     def perplexity(self) -> float | None:
         """exp(sum / count), in the tokenizer's tokens."""
-        if self.nll is None or not self.tokens:
-            return None
-        return math.exp(min(self.nll / self.tokens, 700.0))  # e^700: the edge of a float64
+        return self._exp(self.tokens)
+
+    @property
+    def word_perplexity(self) -> float | None:
+        """exp of the same sum over the words that begin in the scored text."""
+        return self._exp(self.words)
 
     @property
     def bits_per_byte(self) -> float | None:
         """The same sum in bits over the bytes of the scored text: comparable across tokenizers."""
         return self.nll / math.log(2) / self.bytes if self.nll is not None and self.bytes else None
 
+    def _exp(self, count: int | None) -> float | None:
+        if self.nll is None or not count:
+            return None
+        return math.exp(min(self.nll / count, 700.0))  # e^700: the edge of a float64
+
 
 def append(folder: Path, result: Result) -> None:
     row = dataclasses.asdict(result)
-    shown = {"perplexity": result.perplexity, "bits_per_byte": result.bits_per_byte}
-    append_row(folder / "results.jsonl", row | shown)
+    append_row(folder / "results.jsonl", row | shown(result))
+
+
+def shown(result: Result) -> dict[str, float | None]:
+    """What follows from the sum, for the reader of a file."""
+    names = ("perplexity", "bits_per_byte", "word_perplexity")
+    return {name: getattr(result, name) for name in names}
 
 
 def read(folder: Path) -> list[Result]:
@@ -57,3 +83,55 @@ def read(folder: Path) -> list[Result]:
         result = Result(**{key: value for key, value in row.items() if key in names})
         latest[result.protocol, result.length, result.extension, result.targets] = result
     return list(latest.values())
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenLosses:
+    """The loss of every scored token in nats [N], and where each one stands."""
+
+    losses: np.ndarray
+    documents: np.ndarray  # [N] number of the document
+    distances: np.ndarray  # [N] tokens from the document's start, BOS is 0
+    contexts: np.ndarray  # [N] tokens seen, memory included
+
+
+def save_losses(
+    folder: Path, result: Result, windows: Sequence[Window], losses: np.ndarray
+) -> None:
+    """Arrays losses [N] and windows [W, 5]: see `TokenLosses`.
+
+    A window's columns are document, start, length, scored and memory: its losses are the next
+    `scored` ones, of the last so many positions of `length`.
+    """
+    path = _losses_path(folder, result)
+    path.parent.mkdir(exist_ok=True)
+    places = np.array([dataclasses.astuple(window) for window in windows])
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, losses=losses.astype(np.float32), windows=places)
+
+
+def read_losses(folder: Path, result: Result) -> TokenLosses | None:
+    """What `save_losses` kept; None if there is nothing. Raises ValueError for a damaged file."""
+    try:
+        with np.load(_losses_path(folder, result)) as kept:
+            losses, windows = kept["losses"].astype(np.float64), kept["windows"]
+    except FileNotFoundError:
+        return None
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{_losses_path(folder, result)}: {error}") from error
+    document, start, length, scored, memory = windows.T
+    row = np.repeat(np.arange(len(windows)), scored)
+    nth = np.arange(len(row)) - np.repeat(np.cumsum(scored) - scored, scored)
+    inside = (length - scored)[row] + nth + 1  # tokens of the window up to the target
+    return TokenLosses(
+        losses=losses,
+        documents=document[row],
+        distances=start[row] + inside,
+        contexts=inside + memory[row],
+    )
+
+
+def _losses_path(folder: Path, result: Result) -> Path:
+    words = [result.protocol, str(result.length), str(result.targets), result.extension or ""]
+    name = re.sub(r"[^\w.=+-]+", "-", "-".join(word for word in words if word))
+    return folder / "losses" / f"{name}.npz"

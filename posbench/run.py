@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 import statistics
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import torch
 from rich.console import Console
 
-from posbench import build, evaluate, results, runtime, tracking, tuning
+from posbench import build, evaluate, probes, protocols, results, runtime, tracking, tuning
 from posbench.config import Config, EvalConfig
 from posbench.corpus import Corpus
 from posbench.errors import UserError
-from posbench.evaluate import Window
-from posbench.files import read_rows, replacing, write_json
+from posbench.files import read_rows, write_json
 from posbench.model import Transformer
 from posbench.progress import Display, display
 from posbench.results import Result
@@ -49,7 +46,7 @@ def run(config: Config, console: Console) -> RunFolder:
     with display(console, name, config.train.steps) as shown:
         shown.say("corpus")
         corpus = build.corpus(config)
-        evaluate.check(config.eval, corpus.documents("test"))
+        check_evaluation(config.eval, corpus)
         trainer = make_trainer(config, corpus, device, dtype)
         origin = runtime.provenance(device, dtype) | {"corpus_hash": corpus.hash}
         origin["tuning"] = None if tuned is None else dataclasses.asdict(tuned)
@@ -86,7 +83,10 @@ def check(config: Config) -> None:
             raise UserError(f"run.name, run.experiment: {part!r} must be a path below run.root")
 
 
-def make_trainer(config: Config, corpus: Corpus, device: torch.device, dtype: torch.dtype) -> Trainer:
+def make_trainer(
+    config: Config, corpus: Corpus, device: torch.device, dtype: torch.dtype
+) -> Trainer:
+    """Everything that trains. Raises UserError for an encoding with too few positions."""
     model = build.model(config, corpus.vocabulary).to(device)
     limit = model.encoding.max_length
     if limit is not None and config.train.length > limit:
@@ -132,6 +132,14 @@ def _run(trainer: Trainer, folder: Path, corpus: Corpus, shown: Display) -> None
         tracker.finish(code)
 
 
+def check_evaluation(config: EvalConfig, corpus: Corpus) -> None:
+    """Raise UserError now for what would fail after training."""
+    documents = corpus.documents("test")
+    protocols.check(config, documents)
+    names, distances, trials = config.probes, config.probe_distances, config.probe_trials
+    probes.check(documents, corpus.vocabulary, names, distances, trials)
+
+
 def evaluate_into(
     folder: Path,
     model: Transformer,
@@ -141,35 +149,37 @@ def evaluate_into(
     found: Found,
     extension: str | None = None,
 ) -> list[Result]:
-    """Score every protocol and length; each result goes into the folder as soon as it is there.
+    """Score every protocol and length, and probe; each result goes into the folder at once.
 
     extension names what was done to the trained model's context, if anything was.
     """
-    (folder / "losses").mkdir(exist_ok=True)
     rows = []
     for result, windows, losses in evaluate.evaluate(
-        model, corpus.documents("test"), corpus.byte_lengths, config, device
+        model,
+        corpus.documents("test"),
+        corpus.byte_lengths,
+        config,
+        device,
+        corpus.words("test"),
     ):
         result = dataclasses.replace(result, extension=extension)
         if losses is not None:
-            _save(folder / "losses", result, windows, losses)
+            results.save_losses(folder, result, windows, losses)
         results.append(folder, result)
         found(result)
         rows.append(result)
+    for probed in probes.probe(
+        model,
+        corpus.documents("test"),
+        corpus.vocabulary,
+        config.probes,
+        config.probe_distances,
+        config.probe_trials,
+        config.batch_tokens,
+        device,
+    ):
+        probes.append(folder, dataclasses.replace(probed, extension=extension))
     return rows
-
-
-def _save(folder: Path, result: Result, windows: list[Window], losses: np.ndarray) -> None:
-    """Every loss and where it stands: arrays losses [tokens], windows [n, 4].
-
-    A window's columns are document, start, length and scored: its losses are the next `scored`
-    ones, of the last so many positions of `length`.
-    """
-    kind = "" if result.extension is None else re.sub(r"[^\w.=+-]", "-", f"-{result.extension}")
-    name = f"{result.protocol}-{result.length}-{result.targets}{kind}.npz"
-    places = np.array([dataclasses.astuple(window) for window in windows])
-    with replacing(folder / name) as temporary, temporary.open("wb") as file:
-        np.savez(file, losses=losses.astype(np.float32), windows=places)
 
 
 def summarise(trainer: Trainer, folder: Path, corpus: Corpus) -> dict[str, object]:
@@ -180,6 +190,7 @@ def summarise(trainer: Trainer, folder: Path, corpus: Corpus) -> dict[str, objec
         "corpus": corpus.name,
         "corpus_hash": corpus.hash,
         "vocabulary": corpus.vocabulary,
+        "tokenizer": type(corpus.tokenizer).__name__,
         "parameters": sum(p.numel() for p in model.parameters()),
         "positional_parameters": sum(p.numel() for p in model.encoding.parameters()),
         "attention": model.kernel,

@@ -77,6 +77,8 @@ class Bootstrap:
             raise ValueError("level must lie in (0, 1), draws be at least 100, seed at least 0")
         self.level, self.draws, self.seed = level, draws, seed
         self._weights: dict[int, Array] = {}
+        self._quantiles: dict[int, Array] = {}
+        self._stretches: dict[int, float] = {}
 
     def interval(self, losses: Losses) -> Interval:
         """Of the mean loss of a token, or of a mean difference; no ends for a single document.
@@ -89,9 +91,7 @@ class Bootstrap:
         weights = self._drawn(documents)
         pooled = losses.sums.mean(0)
         drawn = (weights @ pooled) / (weights @ losses.counts)
-        stretch = math.sqrt(documents / (documents - 1))
-        stretch *= stats.t.ppf(self._tail, documents - 1) / stats.norm.ppf(self._tail)
-        off = (drawn - mean) * stretch
+        off = (drawn - mean) * self._stretch(documents)
         if len(losses.sums) > 1:
             between, shared = _seed_errors(losses)
             own = max(0.0, 1 - shared / float(off.var())) if shared else 1.0
@@ -113,9 +113,23 @@ class Bootstrap:
         return self._weights[documents]
 
     def _student(self, seeds: int) -> Array:
-        """Draws of Student's t with seeds - 1 degrees of freedom [R]."""
-        generator = np.random.default_rng([self.seed, seeds, 1])
-        return generator.permutation(stats.t.ppf((np.arange(self.draws) + 0.5) / self.draws, seeds - 1))
+        """Draws of Student's t with seeds - 1 degrees of freedom [R]: its quantiles, shuffled."""
+        if seeds not in self._quantiles:
+            places = (np.arange(self.draws) + 0.5) / self.draws
+            generator = np.random.default_rng([self.seed, seeds, 1])
+            self._quantiles[seeds] = generator.permutation(stats.t.ppf(places, seeds - 1))
+        return self._quantiles[seeds]
+
+    def _stretch(self, documents: int) -> float:
+        if documents not in self._stretches:
+            ratio = stats.t.ppf(self._tail, documents - 1) / stats.norm.ppf(self._tail)
+            self._stretches[documents] = math.sqrt(documents / (documents - 1)) * float(ratio)
+        return self._stretches[documents]
+
+
+def exponential(nats: float) -> float:
+    """exp, as far as a float64 goes: a perplexity is finite for the worst loss."""
+    return math.exp(min(nats, 700.0))
 
 
 def _seed_errors(losses: Losses) -> tuple[float, float]:

@@ -69,6 +69,22 @@ class Tokenizer(ABC):
         """Bytes of UTF-8 text each token stands for [V]; 0 for BOS."""
         return np.array([len(piece) for piece in self._pieces], dtype=np.int64)
 
+    def words(self, ids: NDArray[Any]) -> NDArray[np.int64]:
+        """How many words begin in each token [N]: bytes that are no white space, after one."""
+        inside, opens, closes = self._edges
+        after_space = np.concatenate(([True], closes[ids[:-1]]))
+        return inside[ids] + (opens[ids] & after_space)
+
+    @cached_property
+    def _edges(self) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
+        """Of each token [V]: words that begin past its first byte, whether it begins with a byte
+        of a word, and whether a word can begin right after it."""
+        words = [len(piece.split()) for piece in self._pieces]
+        opens = [bool(piece) and not piece[:1].isspace() for piece in self._pieces]
+        closes = [not piece or piece[-1:].isspace() for piece in self._pieces]
+        inside = np.array(words) - np.array(opens)
+        return inside.astype(np.int64), np.array(opens), np.array(closes)
+
     @property
     def bos(self) -> int:
         return self.vocabulary - 1

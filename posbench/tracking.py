@@ -11,7 +11,7 @@ import logging
 import os
 import secrets
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # at run time inside the functions: the import takes a second
     from wandb.sdk.wandb_run import Run
 
 Values = Mapping[str, float | int | str | None]
+Table = tuple[Sequence[str], Sequence[Sequence[str | float | None]]]  # headers and rows
 MODES = ("auto", "online", "offline", "disabled")
 ID_FILE = "wandb_id.txt"
 
@@ -51,6 +52,7 @@ class Tracker(Protocol):
 
     def log(self, row: Values, step: int) -> None: ...  # what was measured at an optimizer step
     def summary(self, values: Values) -> None: ...  # what the run came to
+    def publish(self, tables: Mapping[str, Table], files: Sequence[Path]) -> None: ...  # a report
     def finish(self, exit_code: int) -> None: ...  # 0: finished, else failed; in a finally
 
 
@@ -59,6 +61,7 @@ class Nothing:
 
     def log(self, row: Values, step: int) -> None: ...
     def summary(self, values: Values) -> None: ...
+    def publish(self, tables: Mapping[str, Table], files: Sequence[Path]) -> None: ...
     def finish(self, exit_code: int) -> None: ...
 
 
@@ -76,6 +79,26 @@ class WandB:
     def summary(self, values: Values) -> None:
         if not self._failed:
             self._attempt(lambda: self._run.summary.update(dict(values)))
+
+    def publish(self, tables: Mapping[str, Table], files: Sequence[Path]) -> None:
+        """Tables, pictures as images, HTML as a page; every file as part of one artifact."""
+        if not self._failed:
+            self._attempt(lambda: self._publish(tables, files))
+
+    def _publish(self, tables: Mapping[str, Table], files: Sequence[Path]) -> None:
+        import wandb
+
+        shown: dict[str, Any] = {
+            title: wandb.Table(columns=list(headers), data=[list(row) for row in rows])
+            for title, (headers, rows) in tables.items()
+        }
+        shown |= {path.name: wandb.Image(str(path)) for path in files if path.suffix == ".png"}
+        shown |= {path.name: wandb.Html(str(path)) for path in files if path.suffix == ".html"}
+        self._run.log(shown)
+        artifact = wandb.Artifact("report", type="report")
+        for path in files:
+            artifact.add_file(str(path))
+        self._run.log_artifact(artifact)
 
     def finish(self, exit_code: int) -> None:
         self._attempt(lambda: self._run.finish(exit_code=exit_code))

@@ -15,7 +15,7 @@ import torch
 from filelock import FileLock, Timeout
 from rich.console import Console
 
-from posbench import build, evaluate, run, runtime, tuning
+from posbench import build, evaluate, protocols, run, runtime, tuning
 from posbench.config import Config, EvalConfig, TuneCommand
 from posbench.corpus import Corpus
 from posbench.errors import UserError
@@ -36,14 +36,15 @@ def tune(config: TuneCommand, console: Console) -> Record:
     values = tuning.points(config)
     corpus = build.corpus(config)
     judged = _judged(config)
-    evaluate.check(judged, corpus.documents("validation"))
+    protocols.check(judged, corpus.documents("validation"))
     with _alone(tuning.path(config)) as place:
         provenance = runtime.provenance(device, dtype) | {"corpus_hash": corpus.hash}
         record = _begun(config, place, Record(tuning.settings(config), {}, [], provenance))
         record.budget = _budget(config, judged, corpus)
         for number, changes in list(enumerate(values))[len(record.trials) :]:
             trial = f"{config.run.name} trial {number + 1} of {len(values)}"
-            loss = _try(tuning.changed(config, changes), judged, corpus, device, place, trial, console)
+            changed = tuning.changed(config, changes)
+            loss = _try(changed, judged, corpus, device, place, trial, console)
             record.trials.append(Trial(changes, loss))
             tuning.write(place, record)
             said = "diverged" if loss is None else f"validation loss {loss:.4f}"

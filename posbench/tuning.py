@@ -21,7 +21,7 @@ from omegaconf import OmegaConf
 from scipy.stats import qmc
 from yaml import YAMLError  # type: ignore[import-untyped]
 
-from posbench.config import NOT_ARGUMENTS, Config, TuneCommand
+from posbench.config import Config, TuneCommand
 from posbench.errors import UserError
 from posbench.files import write_text
 from posbench.run_folder import flatten, is_free
@@ -64,12 +64,13 @@ def points(config: TuneCommand) -> list[Values]:
     if tune.trials < 1:
         raise UserError(f"tune.trials={tune.trials} must be at least 1")
     untuned = {LR: config.optim.lr, MULTIPLIER: base.get(MULTIPLIER, 1.0)}
+    low, high = _range("tune.lr", tune.lr)
     axes = {
-        LR: [factor * config.optim.lr for factor in _range("tune.lr", tune.lr)],
+        LR: (low * config.optim.lr, high * config.optim.lr),
         MULTIPLIER: _range("tune.lr_multiplier", tune.lr_multiplier),
     }
     knobs = config.encoding.get("tune") or {}
-    for name, knob in knobs.items():
+    for name in knobs:
         key = f"encoding.{name}"
         if key not in base:
             raise UserError(f"encoding.tune.{name}: the encoding has no such key")
@@ -79,7 +80,7 @@ def points(config: TuneCommand) -> list[Values]:
     trials = [untuned]
     for point in sobol.random(tune.trials - 1) if tune.trials > 1 else []:
         at = dict(zip([*axes, *knobs], map(float, point), strict=True))
-        values: Values = {key: _logarithmic(*ends, at[key]) for key, ends in axes.items()}
+        values: Values = {key: _logarithmic(*axes[key], at[key]) for key in axes}
         for name, knob in knobs.items():
             values[f"encoding.{name}"] = _knob(f"encoding.tune.{name}", knob, at[name])
         trials.append(values)

@@ -14,8 +14,9 @@ from posbench.encodings.base import Encoding, Shape
 from posbench.encodings.learned import Learned
 from posbench.encodings.nope import NoPE
 from posbench.errors import UserError
-from posbench.evaluate import FixedTargets, Nonoverlapping, check, evaluate, score
+from posbench.evaluate import evaluate, score
 from posbench.model import Transformer, build
+from posbench.protocols import FixedTargets, Nonoverlapping, check
 from posbench.results import Result
 
 CPU = torch.device("cpu")
@@ -29,6 +30,11 @@ def settings(**changes: object) -> EvalConfig:
         "targets": 4,
         "blocks": 6,
         "tokens": 100,
+        "stride": 4,
+        "segment": 8,
+        "probes": [],
+        "probe_distances": [],
+        "probe_trials": 0,
         "batch_tokens": 64,
     }
     return EvalConfig(**(values | changes))  # type: ignore[arg-type]

@@ -13,9 +13,35 @@ import pytest
 from rich.console import Console
 
 from posbench.errors import UserError
-from posbench.report import tables, writers
+from posbench.report import compare, terminal, tidy
 from posbench.report.collect import Run
+from posbench.report.compare import Settings
+from posbench.report.comparison import Comparison, Report
+from posbench.report.markdown import markdown
 from posbench.results import Result
+from posbench.statistics import Bootstrap
+
+SETTINGS = Settings(Bootstrap(draws=200))
+
+
+def tables(runs: list[Run], **changes: Any) -> list[Comparison]:
+    return compare.compare(runs, dataclasses.replace(SETTINGS, **changes))
+
+
+def as_markdown(made: list[Comparison]) -> str:
+    return markdown(Report(tuple(made)))
+
+
+def value(comparison: Comparison, row: int, length: int) -> float:
+    perplexity = comparison.rows[row].cells[length].perplexity
+    assert perplexity is not None
+    return perplexity.value
+
+
+def ratio(comparison: Comparison, row: int, length: int) -> float:
+    found = comparison.rows[row].cells[length].ratio
+    assert found is not None
+    return found.value
 
 
 def run(name: str, seed: int, perplexities: dict[int, float | None], **changes: Any) -> Run:
@@ -50,30 +76,28 @@ def _result(length: int, perplexity: float | None) -> Result:
     if perplexity is None:
         return Result("fixed_targets", length, reason="no such position", targets="feed")
     nll = 10 * math.log(perplexity)
-    return Result("fixed_targets", length, None, nll, 10, 30, 2, "feed")
-
-
-def test_mean_spread_and_ratio_over_seeds() -> None:
-    (table,) = tables.tables(
-        [run("a", 1, {128: 10.0, 256: 20.0}), run("a", 2, {128: 14.0, 256: 28.0})]
+    return Result(
+        "fixed_targets", length, nll=nll, tokens=10, bytes=30, documents=2, targets="feed"
     )
-    (row,) = table.rows
-    assert row.cells[128].perplexity == pytest.approx(12)
-    assert row.cells[128].spread == pytest.approx(math.sqrt(8))
-    assert row.cells[256].ratio == pytest.approx(2)
-    assert row.tokens_per_second == 1500
-    assert "seeds 1, 2" in table.caption
 
 
-def test_one_seed_has_no_spread_and_says_so() -> None:
-    (table,) = tables.tables([run("a", 1, {128: 10.0, 256: 20.0})])
-    assert table.rows[0].cells[128].spread is None
-    assert "one seed" in table.caption
-    assert "±" not in writers.markdown([table])
+def test_seeds_share_one_sum() -> None:
+    (table,) = tables([run("a", 1, {128: 10.0, 256: 20.0}), run("a", 2, {128: 14.0, 256: 28.0})])
+    assert value(table, 0, 128) == pytest.approx(math.sqrt(10 * 14))
+    assert ratio(table, 0, 256) == pytest.approx(2)
+    assert table.rows[0].cells[128].seeds == 2
+    assert table.rows[0].cost.train_tokens_per_second == 1500
+    assert table.facts["seeds"] == "1, 2"
+
+
+def test_one_seed_says_so_in_words() -> None:
+    (table,) = tables([run("a", 1, {128: 10.0, 256: 20.0})])
+    assert "1 alone, so nothing is known" in table.caption
+    assert "±" not in as_markdown([table])
 
 
 def test_rows_are_ordered_by_the_longest_length_and_the_best_is_marked() -> None:
-    (table,) = tables.tables(
+    (table,) = tables(
         [
             run("falls", 1, {128: 8.0, 256: 30.0}),
             run("none", 1, {128: 9.0, 256: None}),
@@ -83,7 +107,7 @@ def test_rows_are_ordered_by_the_longest_length_and_the_best_is_marked() -> None
     assert [row.name for row in table.rows] == ["flat", "falls", "none"]
     best = {(row.name, n) for row in table.rows for n, cell in row.cells.items() if cell.best}
     assert best == {("falls", 128), ("flat", 256)}
-    text = writers.markdown([table])
+    text = as_markdown([table])
     assert "| flat | 10.00 | **10.00 ×1.00** |" in text
     assert "none, n/a: no such position" in text
     assert "| none | 9.00 | n/a |" in text
@@ -99,13 +123,13 @@ def test_rows_are_ordered_by_the_longest_length_and_the_best_is_marked() -> None
     ],
 )
 def test_runs_that_cannot_be_compared_get_tables_of_their_own(changed: dict[str, Any]) -> None:
-    made = tables.tables([run("a", 1, {128: 9.0}), run("b", 1, {128: 8.0}, **changed)])
+    made = tables([run("a", 1, {128: 9.0}), run("b", 1, {128: 8.0}, **changed)])
     assert [[row.name for row in table.rows] for table in made] == [["a"], ["b"]]
 
 
 def test_what_does_not_change_the_numbers_does_not_split_a_table() -> None:
     often = run("b", 1, {128: 8.0}, train={"length": 128, "checkpoint_every": 1})
-    (table,) = tables.tables([run("a", 1, {128: 9.0}), often])
+    (table,) = tables([run("a", 1, {128: 9.0}), often])
     assert len(table.rows) == 2
 
 
@@ -114,20 +138,20 @@ def test_seeds_of_different_encodings_are_not_averaged() -> None:
         run("a", 1, {128: 8.0}, encoding={"_target_": "x", "k": 16}),
         run("a", 2, {128: 80.0}, encoding={"_target_": "x", "k": 64}),
     ]
-    (table,) = tables.tables(runs)
+    (table,) = tables(runs)
     assert [row.name for row in table.rows] == ["a (k=16)", "a (k=64)"]
-    assert [row.cells[128].perplexity for row in table.rows] == pytest.approx([8, 80])
+    assert [value(table, row, 128) for row in (0, 1)] == pytest.approx([8, 80])
     assert table.rows[0].trouble == ("1 of 2 seeds",)
 
 
 def test_the_same_run_twice_is_refused() -> None:
     with pytest.raises(UserError, match="both a seed 1"):
-        tables.tables([run("a", 1, {128: 8.0}), run("a", 1, {128: 8.0})])
+        tables([run("a", 1, {128: 8.0}), run("a", 1, {128: 8.0})])
 
 
 def test_a_table_that_is_na_throughout_is_shown() -> None:
-    (table,) = tables.tables([run("a", 1, {128: None, 256: None})])
-    assert table.notes == ["a, n/a: no such position"]
+    (table,) = tables([run("a", 1, {128: None, 256: None})])
+    assert table.notes == ("a, n/a: no such position",)
 
 
 def test_an_evaluation_of_one_run_does_not_list_the_others() -> None:
@@ -135,13 +159,13 @@ def test_an_evaluation_of_one_run_does_not_list_the_others() -> None:
     other = dataclasses.replace(
         other, results=[dataclasses.replace(r, targets="beef") for r in other.results]
     )
-    made = tables.tables([run("a", 1, {128: 8.0}), other])
+    made = tables([run("a", 1, {128: 8.0}), other])
     assert [[row.name for row in table.rows] for table in made] == [["b"], ["a"]]
 
 
 def test_the_multiplier_stands_beside_the_parameters() -> None:
     fast = run("a", 1, {128: 8.0}, encoding={"_target_": "x", "optim": {"lr_multiplier": 10}})
-    assert "| 7 lr×10 |" in writers.markdown(tables.tables([fast]))
+    assert "| 7 lr×10 |" in as_markdown(tables([fast]))
 
 
 def test_the_multiplier_of_a_mix_is_its_parts_largest() -> None:
@@ -152,12 +176,12 @@ def test_the_multiplier_of_a_mix_is_its_parts_largest() -> None:
 
 def test_a_failed_run_keeps_its_row_and_reason() -> None:
     failed = run("bad", 1, {}, status={"state": "failed", "reason": "the loss is nan at step 3"})
-    (table,) = tables.tables([run("a", 1, {128: 9.0}), failed])
+    (table,) = tables([run("a", 1, {128: 9.0}), failed])
     assert table.rows[-1].trouble == ("seed 1 failed: the loss is nan at step 3",)
-    assert "the loss is nan at step 3" in writers.markdown([table])
-    (alone,) = tables.tables([failed])
-    assert alone.lengths == [128, 256]
-    rows = list(csv.DictReader(io.StringIO(writers.csv([failed]))))
+    assert "the loss is nan at step 3" in as_markdown([table])
+    (alone,) = tables([failed])
+    assert alone.lengths == (128, 256)
+    rows = list(csv.DictReader(io.StringIO(tidy.tidy(Report(()), [failed]))))
     assert rows[0]["reason"] == "failed: the loss is nan at step 3"
 
 
@@ -168,37 +192,33 @@ def test_an_extension_is_a_row_of_its_own_beside_what_was_trained() -> None:
     ]
     both = dataclasses.replace(plain, results=[*plain.results, *longer])
     other = run("rope", 2, {128: 10.0, 256: 30.0})
-    (table,) = tables.tables([both, other])
-    rows = {row.name: row for row in table.rows}
-    assert set(rows) == {"rope", "rope + yarn x8"}
-    assert rows["rope"].cells[256].ratio == pytest.approx(3)
-    assert rows["rope + yarn x8"].cells[128].ratio == pytest.approx(1.1)
-    assert rows["rope + yarn x8"].cells[256].ratio == pytest.approx(1.5)
-    assert rows["rope + yarn x8"].trouble == ("1 of 2 seeds",)
-    assert rows["rope"].trouble == ()
+    (table,) = tables([both, other])
+    assert [row.name for row in table.rows] == ["rope + yarn x8", "rope"]
+    assert ratio(table, 1, 256) == pytest.approx(3)
+    assert ratio(table, 0, 128) == pytest.approx(1.1)
+    assert ratio(table, 0, 256) == pytest.approx(1.5)
+    assert table.rows[0].trouble == ("1 of 2 seeds",)
+    assert table.rows[1].trouble == ()
 
 
 def test_csv_has_one_row_for_each_number() -> None:
     runs = [run("a", 1, {128: 9.0, 256: None}), run("b", 2, {128: 8.0, 256: 7.5})]
-    rows = list(csv.DictReader(io.StringIO(writers.csv(runs))))
-    assert [(r["encoding"], r["length"]) for r in rows] == [
-        ("a", "128"),
-        ("a", "256"),
-        ("b", "128"),
-        ("b", "256"),
-    ]
-    assert float(rows[3]["perplexity"]) == pytest.approx(7.5)
-    assert rows[1]["reason"] == "no such position"
-    assert rows[1]["perplexity"] == ""
+    text = tidy.tidy(Report(tuple(tables(runs))), runs)
+    rows = list(csv.DictReader(io.StringIO(text)))
+    found = {(r["encoding"], r["seed"], r["quantity"], r["length"]): r for r in rows}
+    assert len(found) == len(rows)
+    assert float(found["b", "2", "perplexity", "256"]["value"]) == pytest.approx(7.5)
+    assert float(found["b", "all", "perplexity", "256"]["value"]) == pytest.approx(7.5)
+    assert found["b", "all", "rank", "128"]["value"] == "1"
+    assert found["a", "1", "perplexity", "256"]["reason"] == "no such position"
+    assert found["a", "1", "perplexity", "256"]["value"] == ""
 
 
 @pytest.mark.parametrize(("width", "costs"), [(100, True), (50, False)])
 def test_the_terminal_table_fits(width: int, costs: bool) -> None:
-    (table,) = tables.tables(
-        [run("a", 1, {128: 10.0, 256: 20.0}), run("b", 1, {128: 11.0, 256: 11.0})]
-    )
+    (table,) = tables([run("a", 1, {128: 10.0, 256: 20.0}), run("b", 1, {128: 11.0, 256: 11.0})])
     console = Console(width=width, color_system=None, file=io.StringIO())
-    console.print(writers.terminal(table, width))
+    console.print(terminal.perplexities(table, width))
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "128 (1×)" in shown
     assert "20.00 ×2.00" in shown
@@ -208,14 +228,14 @@ def test_the_terminal_table_fits(width: int, costs: bool) -> None:
 
 def test_where_it_is_narrow_names_break_and_numbers_do_not() -> None:
     lengths: dict[int, float | None] = {128: 31.25, 256: 31.5, 1024: 131.25, 2048: 135.75}
-    (table,) = tables.tables([run("transformer_xl_memoryless", 1, lengths), run("b", 1, lengths)])
+    (table,) = tables([run("transformer_xl_memoryless", 1, lengths), run("b", 1, lengths)])
     console = Console(width=64, color_system=None, file=io.StringIO())
-    console.print(writers.terminal(table, 64))
+    console.print(terminal.perplexities(table, 64))
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "135.75 ×4.34" in shown
     assert "…" not in shown
 
 
 def test_text_from_a_run_cannot_break_the_markdown() -> None:
-    (table,) = tables.tables([run("a|b<script>", 1, {128: 10.0})])
-    assert "| a\\|b&lt;script> |" in writers.markdown([table])
+    (table,) = tables([run("a|b<script>", 1, {128: 10.0})])
+    assert "| a\\|b&lt;script> |" in as_markdown([table])

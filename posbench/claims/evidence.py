@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from posbench.encodings import Encoding
-from posbench.report import tables
 from posbench.report.collect import Run
-from posbench.report.tables import Row, Table
+from posbench.report.groups import Group, comparable
 from posbench.results import Result
 
 PROTOCOL = "fixed_targets"
@@ -106,46 +105,39 @@ class Evidence:
 
 
 def evidence(runs: Sequence[Run]) -> list[Evidence]:
-    """The tables of finished runs, those with the most encodings first."""
+    """The comparable sets of finished runs, those with the most encodings first."""
     done = {str(run.folder): run for run in runs if run.trouble is None and run.summary}
     rows = [_row(run) for run in done.values()]
-    targets = sorted({r.targets for run in rows for r in run.results if r.targets})
     made = [
-        _evidence(table, done, hashed)
-        for hashed in targets
-        for table in tables.tables(rows, {hashed})
+        _evidence(group, targets)
+        for group in comparable(rows)
+        for targets in sorted({r.targets for run in group.runs for r in run.results if r.targets})
     ]
     return sorted(made, key=lambda each: (-len(each.encodings), -each.longest))
 
 
 def _row(run: Run) -> Run:
-    """The run, as trained, under the name of its folder: the report's row is this run alone."""
-    named = run.config | {"run": run.config["run"] | {"name": str(run.folder)}}
+    """The run, as trained, under one protocol."""
     kept = [r for r in run.results if r.protocol == PROTOCOL and r.extension is None]
-    return dataclasses.replace(run, config=named, results=kept)
+    return dataclasses.replace(run, results=kept)
 
 
-def _evidence(table: Table, done: Mapping[str, Run], targets: str) -> Evidence:
-    kinds: dict[str, list[Row]] = defaultdict(list)
-    for row in table.rows:
-        kinds[json.dumps(done[row.name].config["encoding"], sort_keys=True)].append(row)
-    encodings = [_measured(rows, done, targets) for rows in kinds.values()]
-    return Evidence(table.train_length, max(table.lengths), tuple(encodings))
+def _evidence(group: Group, targets: str) -> Evidence:
+    kinds: dict[str, list[Run]] = defaultdict(list)
+    for run in group.runs:
+        if any(result.targets == targets for result in run.results):
+            kinds[json.dumps(run.config["encoding"], sort_keys=True)].append(run)
+    encodings = tuple(_measured(runs, targets) for runs in kinds.values())
+    longest = max(result.length for each in encodings for result in each.results)
+    return Evidence(group.config["train"]["length"], longest, encodings)
 
 
-def _measured(rows: list[Row], done: Mapping[str, Run], targets: str) -> Measured:
+def _measured(runs: list[Run], targets: str) -> Measured:
+    found = [r for run in runs for r in run.results if r.targets == targets]
     values: dict[int, list[float]] = defaultdict(list)
-    reasons: dict[int, str] = {}
-    for row in rows:
-        for length, cell in row.cells.items():
-            if cell.perplexity is not None:
-                values[length].append(cell.perplexity)
-            elif cell.reason:
-                reasons[length] = cell.reason
-    runs = tuple(done[row.name] for row in rows)
-    wanted = (PROTOCOL, targets, None)
-    found = [
-        r for run in runs for r in run.results if (r.protocol, r.targets, r.extension) == wanted
-    ]
+    reasons = {result.length: result.reason for result in found if result.reason}
+    for result in found:
+        if result.perplexity is not None:
+            values[result.length].append(result.perplexity)
     means = {length: statistics.mean(each) for length, each in values.items()}
-    return Measured(runs, means, reasons, tuple(found))
+    return Measured(tuple(runs), means, reasons, tuple(found))

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from posbench.claims.verdict import FAILS, HOLDS, NOT_MEASURED, Verdict
-from posbench.report.writers import PLAIN
+from posbench.report.terminal import PLAIN
 
 TITLE = "What the documents claim, and what holds"
 LEGEND = """\

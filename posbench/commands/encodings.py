@@ -10,7 +10,7 @@ from posbench import attention, build, introspect
 from posbench.encodings import Encoding
 from posbench.entry import command
 from posbench.errors import UserError
-from posbench.report.writers import PLAIN
+from posbench.report.terminal import PLAIN
 
 HEADERS = {
     "embed": "in",

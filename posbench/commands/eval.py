@@ -10,12 +10,12 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from posbench import build, checkpoint, evaluate, runtime
+from posbench import build, checkpoint, runtime
 from posbench import config as schemas
 from posbench.entry import command
 from posbench.errors import UserError
 from posbench.report.show import show_runs
-from posbench.run import evaluate_into
+from posbench.run import check_evaluation, evaluate_into
 from posbench.run_folder import RunFolder
 
 
@@ -42,7 +42,7 @@ def main(node: DictConfig) -> None:
     corpus = build.corpus(config)
     if corpus.hash != folder.summary.get("corpus_hash"):
         raise UserError(f"{folder.path}: was trained on another version of corpus {corpus.name}")
-    evaluate.check(config.eval, corpus.documents("test"))
+    check_evaluation(config.eval, corpus)
     model = build.model(config, corpus.vocabulary)
     checkpoint.load_model(weights, model)
     with console.status("evaluating") as status:

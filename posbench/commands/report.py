@@ -1,32 +1,135 @@
-"""posbench report: every run as a table on the terminal, in report.md and in report.csv."""
+"""posbench report: every run as tables and figures, from files alone."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from omegaconf import DictConfig
 from rich.console import Console
 
 from posbench import config as schemas
+from posbench.config import ReportCommand, ReportConfig
 from posbench.entry import command
 from posbench.errors import UserError
+from posbench.explain import nearest
 from posbench.files import write_text
-from posbench.report import collect, tables, writers
-from posbench.report.show import show
+from posbench.report import agreement, collect, compare, markdown, terminal, tidy
+from posbench.report.collect import Run
+from posbench.report.comparison import Comparison, Report
+from posbench.report.probing import probe_tables
+from posbench.report.wording import Extra
+from posbench.statistics import Bootstrap
+
+FIGURES = ("png", "svg", "pdf")
 
 
 @command("report")
 def main(node: DictConfig) -> None:
-    asked = schemas.load(node, schemas.ReportCommand)
+    asked = schemas.load(node, ReportCommand)
+    settings = _settings(asked.report)
     console = Console()
     runs = collect.runs(collect.folders(asked.runs))
     if not runs:
         raise UserError(f"runs={asked.runs}: no run folder there; posbench train makes one")
-    made = tables.tables(runs)
-    for table in made:
-        show(table, console)
-    folder = Path(asked.folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / "report.md", writers.markdown(made))
-    write_text(folder / "report.csv", writers.csv(runs))
-    console.print(f"written: {folder / 'report.md'}, {folder / 'report.csv'}", style="dim")
+    comparisons = tuple(compare.compare(runs, settings))
+    _require_baseline(asked.report.baseline, comparisons)
+    report = Report(comparisons, tuple(probe_tables(runs, settings.bootstrap)))
+    extra = _agreements(report, asked.report.against)
+    if "terminal" in asked.report.formats:
+        terminal.show(report, console, extra)
+    written = _write(report, runs, extra, asked)
+    if asked.tracking.wandb != "disabled":
+        from posbench.report.mirror import mirror
+
+        mirror(report, written, asked)
+    if written:
+        console.print("written:", *map(str, written), style="dim", highlight=False)
+
+
+def _settings(asked: ReportConfig) -> compare.Settings:
+    """Raises UserError for values that no report could use."""
+    for name in asked.formats:
+        if name != "terminal" and name not in WRITERS:
+            choices = ", ".join(["terminal", *WRITERS])
+            raise UserError(f"report.formats: {name} is unknown; choose {choices}")
+    for name in asked.figures:
+        if name not in FIGURES:
+            raise UserError(f"report.figures: {name} is unknown; choose {', '.join(FIGURES)}")
+    if not 0 < asked.recl_share <= 1:
+        raise UserError(f"report.recl_share={asked.recl_share} must lie in (0, 1]")
+    try:
+        bootstrap = Bootstrap(asked.level, asked.draws, asked.seed)
+    except ValueError as error:
+        raise UserError(f"report.{error}") from error
+    return compare.Settings(bootstrap, asked.baseline, asked.recl_share)
+
+
+def _require_baseline(baseline: str | None, comparisons: Sequence[Comparison]) -> None:
+    names = {name for c in comparisons for row in c.rows for name in (row.name, row.encoding)}
+    if baseline is not None and all(each.baseline is None for each in comparisons):
+        raise UserError(
+            f"report.baseline={baseline}: there is no such row{nearest(baseline, names)} "
+            f"({', '.join(sorted(names))})"
+        )
+
+
+def _agreements(report: Report, name: str | None) -> list[Extra]:
+    """Each comparison's agreement with a publication, as a table."""
+    if name is None:
+        return []
+    made = []
+    for comparison in report.comparisons:
+        rows = agreement.described(agreement.agreement(comparison, name))
+        title = f"{comparison.experiment}, {comparison.protocol}: agreement with {name}"
+        made.append((title, list(agreement.HEADERS), rows, agreement.caption(comparison)))
+    return made
+
+
+def _write(
+    report: Report, runs: list[Run], extra: Sequence[Extra], asked: ReportCommand
+) -> list[Path]:
+    folder, written = Path(asked.folder), []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in asked.report.formats:
+            if name in WRITERS:
+                suffix, writer = WRITERS[name]
+                write_text(folder / f"report.{suffix}", writer(report, runs, extra))
+                written.append(folder / f"report.{suffix}")
+        if asked.report.figures:
+            from posbench.report import figures  # matplotlib takes a second to import
+
+            written += figures.write(report, folder / "figures", asked.report.figures)
+    except OSError as error:
+        raise UserError(f"folder={folder}: cannot be written ({error.strerror})") from error
+    return written
+
+
+def _markdown(report: Report, runs: Sequence[Run], extra: Sequence[Extra]) -> str:
+    return markdown.markdown(report, extra)
+
+
+def _csv(report: Report, runs: Sequence[Run], extra: Sequence[Extra]) -> str:
+    return tidy.tidy(report, runs)
+
+
+def _latex(report: Report, runs: Sequence[Run], extra: Sequence[Extra]) -> str:
+    from posbench.report.latex import latex
+
+    return latex(report, extra)
+
+
+def _html(report: Report, runs: Sequence[Run], extra: Sequence[Extra]) -> str:
+    from posbench.report.html import html
+
+    return html(report, extra)
+
+
+Writer = Callable[[Report, Sequence[Run], Sequence[Extra]], str]
+WRITERS: dict[str, tuple[str, Writer]] = {
+    "markdown": ("md", _markdown),
+    "csv": ("csv", _csv),
+    "latex": ("tex", _latex),
+    "html": ("html", _html),
+}

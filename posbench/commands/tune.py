@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from posbench import config as schemas
-from posbench import sweep, trials, tuning
+from posbench import trials, tuning
 from posbench.entry import command
 from posbench.tuning import Record
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from posbench import results
+from posbench import probes, results
 from posbench.errors import UserError
+from posbench.probes import ProbeResult
 from posbench.results import Result
 from posbench.run_folder import RunFolder
+from posbench.tuning import label
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,7 @@ class Run:
     summary: dict[str, Any]
     provenance: dict[str, Any]
     results: list[Result]
+    probes: list[ProbeResult] = field(default_factory=list)
 
     @property
     def experiment(self) -> str:
@@ -41,6 +44,18 @@ class Run:
     def lr_multiplier(self) -> float:
         """Of the positional parameters; of a mix the largest."""
         return max(_multipliers(self.config["encoding"]), default=1.0)
+
+    @property
+    def tuning(self) -> dict[str, Any] | None:
+        """What the run owes to posbench tune; None: nothing."""
+        return self.provenance.get("tuning")
+
+    @property
+    def tuned(self) -> str:
+        """ "untuned", or "tuned, 6 trials: lr 0.006"."""
+        if self.tuning is None:
+            return "untuned"
+        return f"tuned, {self.tuning['trials']} trials: {label(self.tuning['chosen'])}"
 
     @property
     def trouble(self) -> str | None:
@@ -82,6 +97,7 @@ def _run(folder: RunFolder) -> Run:
             summary=folder.summary,
             provenance=folder.provenance,
             results=results.read(folder.path),
+            probes=probes.read(folder.path),
         )
     except (OSError, ValueError, TypeError) as error:
         reason = str(error).splitlines()[0]

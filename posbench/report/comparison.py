@@ -30,7 +30,7 @@ class Reach:
 
 @dataclass(frozen=True)
 class Cell:
-    """One encoding at one length. Without a perplexity, reason says why; None: not scored (yet)."""
+    """One encoding at one length. Without a perplexity reason says why; None: not scored yet."""
 
     perplexity: Interval | None = None
     ratio: Interval | None = None  # to its value at the training length, as trained
@@ -131,10 +131,12 @@ class ProbeTable:
     rows: tuple[ProbeRow, ...]
     chance: float  # what guessing among the candidates gets
     facts: dict[str, str]
+    notes: tuple[str, ...] = ()  # why there is no number
+    measure: str = "recall"  # or lift
 
     @property
     def title(self) -> str:
-        return f"{self.experiment}: recall by distance, {self.probe}"
+        return f"{self.experiment}: {self.probe}, {self.measure} by distance"
 
     @property
     def caption(self) -> str:

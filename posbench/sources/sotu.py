@@ -15,6 +15,7 @@ class Sotu:
     """237 addresses, one document each; split by the last digit of the year."""
 
     name = "sotu"
+    words = True
     version = "0.1.2"
     digits: ClassVar = {"3": "validation", "6": "test"}  # any other last digit: train
     sha256: ClassVar = {  # of the texts of a split in the order of their names

@@ -1,0 +1,115 @@
+"""posbench published: the tables of the papers, listed; with name=... one of them in full."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Literal
+
+from omegaconf import DictConfig
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from posbench import config as schemas
+from posbench import published
+from posbench.entry import command
+from posbench.published import Curve, Publication
+from posbench.report.terminal import PLAIN
+
+LEGEND = "rows: a number each, except where a table has other columns than perplexity by length"
+HEADERS = ("name", "corpus", "trained at", "encodings", "lengths", "rows")
+
+
+@command("published")
+def main(node: DictConfig) -> None:
+    asked = schemas.load(node, schemas.PublishedCommand)
+    console = Console()
+    if asked.name is None:
+        console.print(_list([published.load(name) for name in published.names()]))
+        return
+    publication = published.load(asked.name)
+    console.print(publication.source, style="bold", highlight=False)
+    for table in _tables(publication):
+        console.print(table)
+
+
+def _list(publications: Sequence[Publication]) -> Table:
+    table = Table(title="Published tables", caption=LEGEND, **PLAIN)
+    for header in HEADERS:
+        justify: Literal["left", "right"] = "right" if header == "rows" else "left"
+        table.add_column(header, justify=justify, no_wrap=header != "name")
+    table.columns[0].min_width = max(len(found.name) for found in publications)
+    for found in publications:
+        lengths = found.lengths()
+        table.add_row(
+            Text.assemble(found.name, "\n", (found.source, "dim")),
+            "\n".join(found.values("corpus")),
+            "\n".join(sorted(found.values("train_length"), key=int)),
+            "\n".join(found.values("encoding")),
+            f"{lengths[0]:,}–{lengths[-1]:,}" if lengths else "",
+            str(len(found.rows)),
+        )
+    return table
+
+
+def _tables(publication: Publication) -> list[Table]:
+    """One for each corpus, training length, protocol and size of model."""
+    if not publication.curves:
+        return [_as_it_stands(publication)]
+    groups: dict[tuple[str, int, str, int], list[Curve]] = defaultdict(list)
+    for curve in publication.curves:
+        key = (curve.corpus, curve.train_length, curve.protocol, curve.parameters)
+        groups[key].append(curve)
+    return [_by_length(curves) for curves in groups.values()]
+
+
+def _by_length(curves: Sequence[Curve]) -> Table:
+    """Lengths down, encodings across: perplexity, and its ratio to the training length."""
+    first = curves[0]
+    title = (
+        f"{first.corpus} {first.split}, {first.parameters / 1e6:,.0f}M parameters, "
+        f"trained at {first.train_length:,}, {first.protocol}"
+    )
+    table = Table(title=title, caption="×: ratio to the training length", **PLAIN)
+    encodings = list(dict.fromkeys(curve.encoding for curve in curves))
+    for header in ("length", *encodings):
+        table.add_column(header, justify="right")
+    if any(curve.table for curve in curves):
+        table.add_column("from")
+    for length in sorted({length for curve in curves for length in curve.perplexities}):
+        having = [curve for curve in curves if length in curve.perplexities]
+        cells = [
+            " or ".join(dict.fromkeys(_cell(c, length) for c in having if c.encoding == encoding))
+            for encoding in encodings
+        ]
+        origin = ", ".join(dict.fromkeys(curve.table for curve in having))
+        table.add_row(f"{length:,}", *cells, *([origin] if origin else []))
+    return table
+
+
+def _cell(curve: Curve, length: int) -> str:
+    """The perplexity with the digits that were published."""
+    perplexity, ratio = curve.perplexities[length], curve.ratios[length]
+    if perplexity is None or ratio is None:
+        return "out of memory"
+    if length == curve.train_length:
+        return f"{perplexity:,.10g}"
+    return f"{perplexity:,.10g} ×{ratio:.3f}" if ratio < 10 else f"{perplexity:,.10g} ×{ratio:.1f}"
+
+
+def _as_it_stands(publication: Publication) -> Table:
+    """The columns of a file that holds no perplexity by length; a single value stands above."""
+    kinds = {name: publication.values(name) for name in publication.rows[0] if name != "source"}
+    same = [f"{_words(name)} {found[0]}" for name, found in kinds.items() if len(found) == 1]
+    columns = [name for name, found in kinds.items() if len(found) > 1]
+    table = Table(title=", ".join(same), **PLAIN)
+    for name in columns:
+        table.add_column(_words(name), no_wrap=name == "encoding")
+    for row in publication.rows:
+        table.add_row(*(row[name] for name in columns))
+    return table
+
+
+def _words(column: str) -> str:
+    return column.replace("_", " ")

@@ -1,0 +1,87 @@
+"""Probes of comparable runs as tables: recall by encoding and distance."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from posbench.probes import ProbeResult
+from posbench.report import groups
+from posbench.report.collect import Run
+from posbench.report.comparison import ProbeRow, ProbeTable
+from posbench.report.groups import Group
+from posbench.statistics import Bootstrap, Interval, Losses
+
+MEASURES = {  # column of ProbeResult.by_document, and what it counts
+    "recall": (1, "the planted answer has the highest logit of the candidates"),
+    "lift": (2, "it is the candidate whose logit the plant raised most"),
+}
+
+
+def probe_tables(runs: Sequence[Run], bootstrap: Bootstrap) -> list[ProbeTable]:
+    """Two for each group of comparable runs and probe with its trials: recall and lift."""
+    made = []
+    for group in groups.comparable(runs):
+        found = sorted({(r.probe, r.trials_hash) for run in group.runs for r in run.probes})
+        made += [
+            _table(group, probe, trials, measure, bootstrap)
+            for probe, trials in found
+            for measure in MEASURES
+        ]
+    return made
+
+
+def _table(
+    group: Group, probe: str, trials: str, measure: str, bootstrap: Bootstrap
+) -> ProbeTable:
+    by_row: dict[str, list[ProbeResult]] = defaultdict(list)
+    for name, runs in groups.rows(group.runs).items():
+        for result in (result for run in runs for result in run.probes):
+            if (result.probe, result.trials_hash) == (probe, trials):
+                label = name if result.extension is None else f"{name} + {result.extension}"
+                by_row[label].append(result)
+    rows = [_row(label, found, measure, bootstrap) for label, found in by_row.items()]
+    one = next(iter(by_row.values()))[0]
+    return ProbeTable(
+        experiment=group.runs[0].experiment,
+        probe=probe,
+        measure=measure,
+        train_length=group.config["train"]["length"],
+        distances=tuple(sorted({r.distance for found in by_row.values() for r in found})),
+        rows=tuple(sorted(rows, key=_order)),
+        chance=1 / one.candidates,
+        facts={
+            measure: f"share of trials in which {MEASURES[measure][1]}",
+            "trials": f"{one.trials} a distance, {trials}, in {one.documents} documents",
+            "candidates": str(one.candidates),
+            "seeds": ", ".join(sorted({str(run.seed) for run in group.runs if run.probes})),
+        },
+        notes=tuple(
+            dict.fromkeys(f"{row.name}, n/a: {why}" for row in rows for why in row.reasons.values())
+        ),
+    )
+
+
+def _row(label: str, results: list[ProbeResult], measure: str, bootstrap: Bootstrap) -> ProbeRow:
+    found: dict[int, list[ProbeResult]] = defaultdict(list)
+    for result in results:
+        if result.reason is None:
+            found[result.distance].append(result)
+    reasons = {result.distance: result.reason for result in results if result.reason}
+    column = MEASURES[measure][0]
+    shares = {distance: _share(each, column, bootstrap) for distance, each in found.items()}
+    return ProbeRow(label, shares, reasons)
+
+
+def _share(results: list[ProbeResult], column: int, bootstrap: Bootstrap) -> Interval:
+    """Over documents and seeds, as a loss is: a mean, which lies in 0 .. 1."""
+    table = np.array([result.by_document for result in results], dtype=np.float64)
+    interval = bootstrap.interval(Losses(table[:, :, column], table[0, :, -1]))
+    return interval.map(lambda share: min(max(share, 0.0), 1.0))
+
+
+def _order(row: ProbeRow) -> tuple[float, str]:
+    """Most recalled first."""
+    return (-sum(interval.value for interval in row.recall.values()), row.name)

@@ -1,0 +1,124 @@
+"""Lengths that a curve tells: how far context helps, and where perplexity breaks.
+
+RECL is the relative effective context length of Dai et al. 2019 (arXiv 1901.02860, appendix C),
+over the lengths that were scored instead of equal steps.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from posbench.report.comparison import Bin, Cell, Reach
+from posbench.report.scores import Entry, by_document, difference, pooled
+from posbench.statistics import Bootstrap
+
+GAIN = 0.01  # relative gain in perplexity that counts as one, as in the paper
+BROKEN = 1.05  # times the perplexity at the training length
+WHOLE_CONTEXT = ("fixed_targets", "sliding", "stream")  # each token has about the whole length
+
+
+def helps(entry: Entry, bootstrap: Bootstrap) -> Reach:
+    """The longest length whose loss is lower than at the length before, beyond its interval."""
+    lengths = sorted(entry.scores)
+    if len(lengths) < 2:
+        return Reach(reason="scored at one length" if lengths else "not scored")
+    reached = lengths[0]
+    for shorter, longer in itertools.pairwise(lengths):
+        paired = difference(entry.scores[longer], entry.scores[shorter])
+        gain = None if paired is None else bootstrap.interval(paired).high
+        if gain is None:
+            return Reach(reason="one document: no interval")
+        if gain < 0:
+            reached = longer
+    return Reach(reached, beyond=reached == lengths[-1])
+
+
+def breaks(cells: dict[int, Cell], train_length: int) -> Reach:
+    """Where perplexity passes 1.05 times that of the training length; linear in log length."""
+    lengths = [n for n, cell in sorted(cells.items()) if cell.perplexity and n >= train_length]
+    if train_length not in lengths:
+        return Reach(reason="not scored at the training length")
+    if len(lengths) < 2:
+        return Reach(reason="scored at the training length alone")
+    values = {n: cell.perplexity.value for n, cell in cells.items() if cell.perplexity}
+    limit = BROKEN * values[train_length]
+    for shorter, longer in itertools.pairwise(lengths):
+        if values[longer] > limit:
+            share = (limit - values[shorter]) / (values[longer] - values[shorter])
+            return Reach(math.exp(np.interp(share, [0, 1], np.log([shorter, longer]))))
+    return Reach(lengths[-1], beyond=True)
+
+
+def recl(entries: Sequence[Entry], lengths: Sequence[int], share: float) -> list[Reach]:
+    """Of each entry, against the best of all at the shorter context, on its hardest tokens.
+
+    b_c(t) is the lowest loss any entry has with context c, T the `share` of tokens where that is
+    highest. f(c, c') is the mean over T of min(b_c, the entry's loss with c'), its relative gain
+    1 - exp(f(c, c') - f(c, c)). RECL is the first c whose gain by the next c' is below 0.01.
+    """
+    kept = {n: [_by_seed(entry, n) for entry in entries] for n in sorted(lengths)}
+    reached: list[Reach | None] = [None] * len(entries)
+    for shorter, longer in itertools.pairwise(kept):
+        gains = _gains(kept[shorter], kept[longer], share)
+        for number, gain in enumerate(gains):
+            if reached[number] is None and gain is not None and gain < GAIN:
+                reached[number] = Reach(shorter)
+    return [
+        found or _unfinished([n for n in kept if kept[n][number]])
+        for number, found in enumerate(reached)
+    ]
+
+
+def _unfinished(lengths: list[int]) -> Reach:
+    if len(lengths) < 2:
+        return Reach(reason="scored at one length" if lengths else "not scored")
+    return Reach(lengths[-1], beyond=True)
+
+
+def _by_seed(entry: Entry, length: int) -> dict[int, np.ndarray]:
+    return {seed: kept.losses for seed, kept in entry.tokens(length).items()}
+
+
+def _gains(
+    short: list[dict[int, np.ndarray]], long: list[dict[int, np.ndarray]], share: float
+) -> list[float | None]:
+    """Each entry's relative gain by the longer context; None where it was not scored there."""
+    base: dict[int, float] = {}  # seed -> f(c, c)
+    best: dict[int, np.ndarray] = {}
+    hard: dict[int, np.ndarray] = {}
+    for seed in {seed for entry in short for seed in entry}:
+        best[seed] = np.min([entry[seed] for entry in short if seed in entry], axis=0)
+        count = max(1, round(share * len(best[seed])))
+        hard[seed] = np.argsort(-best[seed], kind="stable")[:count]
+        base[seed] = float(best[seed][hard[seed]].mean())
+    gains: list[float | None] = []
+    for entry in long:
+        seeds = [seed for seed in entry if seed in best]
+        if not seeds:
+            gains.append(None)
+            continue
+        lowered = np.mean([np.minimum(best[s], entry[s])[hard[s]].mean() for s in seeds])
+        gains.append(1 - math.exp(float(lowered - np.mean([base[s] for s in seeds]))))
+    return gains
+
+
+def by_context(entry: Entry, length: int, bootstrap: Bootstrap) -> tuple[Bin, ...]:
+    """Mean loss by tokens of context, in half octaves; empty where no token losses were kept."""
+    kept = entry.tokens(length)
+    if not kept:
+        return ()
+    contexts = next(iter(kept.values())).contexts
+    edges = np.unique(np.round(2 ** np.arange(0, math.log2(length) + 0.51, 0.5)).astype(int))
+    bins = []
+    for first, after in zip(edges, [*edges[1:], length + 1], strict=True):
+        inside = (contexts >= first) & (contexts < after)
+        if not inside.any():
+            continue
+        scores = {s: by_document(t.documents[inside], t.losses[inside]) for s, t in kept.items()}
+        loss = bootstrap.interval(pooled(scores))
+        bins.append(Bin(int(first), int(after) - 1, loss, int(inside.sum())))
+    return tuple(bins)

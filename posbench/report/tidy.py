@@ -1,0 +1,129 @@
+"""CSV, one row for each number: of every seed, and of all of them with its interval."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+
+from posbench.report.collect import Run
+from posbench.report.comparison import Comparison, ProbeTable, Report, Row
+from posbench.results import Result
+from posbench.statistics import Interval
+
+COLUMNS = (
+    "experiment encoding extension seed protocol targets train_length length quantity value low "
+    "high tokens documents reason commit device corpus_hash"
+).split()
+
+Line = dict[str, object]
+
+
+def tidy(report: Report, runs: Sequence[Run]) -> str:
+    """seed is "all" for what rests on every seed; a run that failed has a row with the reason."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
+    writer.writeheader()
+    for run in runs:
+        writer.writerows(_run(run))
+    for comparison in report.comparisons:
+        for row in comparison.rows:
+            writer.writerows(_row(comparison, row))
+    for probe in report.probes:
+        writer.writerows(_probe(probe))
+    return text.getvalue()
+
+
+def _run(run: Run) -> Iterator[Line]:
+    place: Line = {
+        "experiment": run.experiment,
+        "encoding": run.name,
+        "seed": run.seed,
+        "train_length": run.config["train"]["length"],
+        "commit": run.provenance.get("commit"),
+        "device": run.provenance.get("device"),
+        "corpus_hash": run.provenance.get("corpus_hash"),
+    }
+    if run.trouble:
+        yield {**place, "quantity": "status", "reason": run.trouble}
+    costs = (
+        "parameters positional_parameters tokens_trained train_tokens_per_second train_peak_memory"
+    )
+    for name in costs.split():
+        if name in run.summary:
+            yield {**place, "quantity": name, "value": run.summary[name]}
+    if run.tuning is not None:
+        yield {**place, "quantity": "tuning_trials", "value": run.tuning["trials"]}
+    yield {**place, "quantity": "learning_rate", "value": run.config["optim"].get("lr")}
+    yield {**place, "quantity": "lr_multiplier", "value": run.lr_multiplier}
+    for result in run.results:
+        yield from (place | line for line in _result(result))
+
+
+def _result(result: Result) -> Iterator[Line]:
+    place: Line = {
+        "extension": result.extension,
+        "protocol": result.protocol,
+        "targets": result.targets,
+        "length": result.length,
+        "tokens": result.tokens,
+        "documents": result.documents,
+    }
+    if result.nll is None:
+        yield {**place, "quantity": "perplexity", "reason": result.reason}
+        return
+    names = "nll perplexity bits_per_byte word_perplexity tokens_per_second peak_memory seconds"
+    for name in names.split():
+        if (value := getattr(result, name)) is not None:
+            yield {**place, "quantity": name, "value": value}
+
+
+def _row(comparison: Comparison, row: Row) -> Iterator[Line]:
+    place: Line = {
+        "experiment": comparison.experiment,
+        "encoding": row.name,
+        "seed": "all",
+        "protocol": comparison.protocol,
+        "targets": comparison.targets,
+        "train_length": comparison.train_length,
+    }
+    for length, cell in row.cells.items():
+        at = {**place, "length": length, "documents": cell.documents}
+        intervals = {
+            "perplexity": cell.perplexity,
+            "ratio_to_training_length": cell.ratio,
+            f"ratio_to_{comparison.baseline}": cell.against,
+        }
+        for name, interval in intervals.items():
+            if interval is not None:
+                yield {**at, "quantity": name, **_ends(interval)}
+        if cell.rank is not None:
+            yield {**at, "quantity": "rank", "value": cell.rank}
+            yield {**at, "quantity": "tied_with_best", "value": int(cell.tied or cell.best)}
+    for name, reach in (("recl", row.recl), ("helps_to", row.helps), ("breaks_at", row.breaks)):
+        said = "at or past this" if reach.beyond else reach.reason
+        yield {**place, "quantity": name, "value": reach.length, "reason": said}
+    for part in row.by_context:
+        at = {**place, "length": part.first, "tokens": part.tokens}
+        yield {**at, "quantity": "loss_at_context", **_ends(part.loss)}
+
+
+def _probe(probe: ProbeTable) -> Iterator[Line]:
+    for row in probe.rows:
+        place: Line = {
+            "experiment": probe.experiment,
+            "encoding": row.name,
+            "seed": "all",
+            "protocol": probe.probe,
+            "train_length": probe.train_length,
+            "quantity": "recall",
+        }
+        for distance in probe.distances:
+            if distance in row.recall:
+                yield {**place, "length": distance, **_ends(row.recall[distance])}
+            elif distance in row.reasons:
+                yield {**place, "length": distance, "reason": row.reasons[distance]}
+
+
+def _ends(interval: Interval) -> Line:
+    return {"value": interval.value, "low": interval.low, "high": interval.high}

@@ -1,0 +1,109 @@
+"""How cells and captions read, the same in every format."""
+
+from __future__ import annotations
+
+from posbench.report.comparison import Cell, Comparison, ProbeRow, ProbeTable, Reach, Row
+from posbench.statistics import Interval
+
+Extra = tuple[str, list[str], list[list[str]], str]  # title, headers, rows, caption
+
+COSTS = (
+    "params: positional ones, with their learning-rate multiplier; "
+    "tok/s, MiB: speed and peak process memory of training"
+)
+DISPENSABLE = ("word ppl", "rank", "bits/byte", "× at", "95%")  # where a terminal is narrow
+REACH_TITLE = "how far context helps"
+REACH = (
+    "RECL: relative effective context length; helps to: the longest length with less loss than "
+    "the length before, beyond the interval; breaks at: where perplexity passes 1.05 times its "
+    "value at the training length"
+)
+
+
+def legend(comparison: Comparison) -> str:
+    words = "×: ratio to the value at the training length; bold: lowest of its column"
+    if any(cell.tied for row in comparison.rows for cell in row.cells.values()):
+        words += "; ≈: cannot be told apart from it"
+    return words
+
+
+def headers(comparison: Comparison, costs: bool = True) -> list[str]:
+    lengths = [f"{n:,} ({n / comparison.train_length:g}×)" for n in comparison.lengths]
+    return [*lengths, *(["params", "tok/s", "MiB"] if costs else [])]
+
+
+def cell(cell: Cell) -> str:
+    """ "31.38 ×1.02≈", "n/a", or "–" for what was not scored."""
+    if cell.perplexity is None:
+        return "n/a" if cell.reason else "–"
+    ratio = "" if cell.ratio is None else f" ×{cell.ratio.value:.2f}"
+    return f"{cell.perplexity.value:.2f}{ratio}{'≈' if cell.tied else ''}"
+
+
+def ends(interval: Interval | None, digits: int = 2) -> str:
+    """ "[30.11, 32.70]"; empty where there is no interval."""
+    if interval is None or interval.low is None or interval.high is None:
+        return ""
+    return f"[{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
+
+
+def costs(row: Row) -> list[str]:
+    cost = row.cost
+    rate = "" if row.lr_multiplier == 1 else f" lr×{row.lr_multiplier:.3g}"
+    memory = None if cost.peak_memory is None else cost.peak_memory / 2**20
+    speed = cost.train_tokens_per_second
+    return [
+        "" if cost.positional_parameters is None else f"{cost.positional_parameters:,}{rate}",
+        "" if speed is None else f"{speed:,.0f}",
+        "" if memory is None else f"{memory:,.0f}",
+    ]
+
+
+def reaches(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
+    """Headers and rows: intervals at both ends, bits per byte, reaches, ranks."""
+    first, last = comparison.train_length, comparison.lengths[-1]
+    head = ["encoding", f"{comparison.level:.0%} at {last:,}", f"× at {last:,}"]
+    if comparison.baseline is not None:
+        head.append(f"× {comparison.baseline} at {last:,}")
+    words = any(row.longest.word_perplexity for row in comparison.rows)
+    head += ["bits/byte", *(["word ppl"] if words else [])]
+    head += ["RECL", "helps to", "breaks at", f"rank {first:,}→{last:,}"]
+    rows = []
+    for row in comparison.rows:
+        cell = row.longest
+        line = [row.name, ends(cell.perplexity), ends(cell.ratio, 3)]
+        if comparison.baseline is not None:
+            line.append(_with_ends(cell.against))
+        line.append("" if cell.bits_per_byte is None else f"{cell.bits_per_byte:.3f}")
+        if words:
+            line.append("" if cell.word_perplexity is None else f"{cell.word_perplexity:,.0f}")
+        line += [str(row.recl), str(row.helps), str(row.breaks), _ranks(row, first, last)]
+        rows.append(line)
+    return head, rows
+
+
+def _with_ends(interval: Interval | None) -> str:
+    return "" if interval is None else f"{interval.value:.3f} {ends(interval, 3)}"
+
+
+def _ranks(row: Row, first: int, last: int) -> str:
+    found = [row.cells[n].rank if n in row.cells else None for n in (first, last)]
+    return "→".join("–" if rank is None else str(rank) for rank in found)
+
+
+def reason(reach: Reach) -> str:
+    return "" if reach.reason is None else f"n/a: {reach.reason}"
+
+
+def probe(probe: ProbeTable) -> str:
+    return (
+        f"chance {probe.chance:.1%}; bold: better than that, beyond its interval; {probe.caption}"
+    )
+
+
+def share(row: ProbeRow, distance: int) -> str:
+    """ "43%", "n/a", or "–" for what was not probed."""
+    found = row.recall.get(distance)
+    if found is None:
+        return "n/a" if distance in row.reasons else "–"
+    return f"{found.value:.0%}"
