@@ -35,6 +35,16 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def test_on_a_phone_names_stay_in_sight(browser: Chromium, file: Path) -> None:
+    browser.open(file, 390)
+    where = (
+        "[...document.querySelector('tbody tr').cells].map(c => c.getBoundingClientRect().left)"
+    )
+    before = browser.evaluate(where)
+    browser.evaluate("document.querySelector('.scroll').scrollLeft = 150")
+    assert browser.evaluate(where) == [before[0], *(left - 150 for left in before[1:])]
+
+
 def troubles(browser: Chromium) -> list[str]:
     """What the console shows; exceptions and a violated policy among it."""
     kinds = ("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled")
