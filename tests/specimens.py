@@ -40,7 +40,7 @@ def row(name: str, values: tuple[float | None, ...]) -> Row:
         if value is None:
             cells[length] = Cell(reason="no position past 128")
             continue
-        column = sorted(v[place] for v in CURVES.values() if v[place] is not None)
+        column = sorted(v for values in CURVES.values() if (v := values[place]) is not None)
         base = values[0]
         assert base is not None
         cells[length] = Cell(
