@@ -69,7 +69,7 @@ def with_runs(words: list[str]) -> list[str]:
         for word, previous in zip(words, before, strict=False)
         if "=" not in word and not word.startswith("-") and not previous.startswith("-")
     ]
-    quoted = [f"'{run}'" for run in runs]
+    quoted = ["'" + run.replace("'", "\\'") + "'" for run in runs]
     rest = [word for word in words if word not in runs]
     return [*rest, f"runs=[{','.join(quoted)}]"] if runs else rest
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator, PercentFormatter
@@ -48,21 +47,26 @@ class Curve:
 def panel(names: Sequence[str], lines: dict[str, Line], note: str) -> tuple[Figure, Axes]:
     """Axes, a legend below where names are many, and a note below that."""
     legend = names if len(names) > DIRECT else ()
-    columns = max(1, min(4, int(100 / (6 + max(map(len, names), default=1)))))
+    columns = max(1, min(4, 100 // (6 + max(map(len, names)))))
     told = labels.wrap(note, NOTE)
-    heights = [HEIGHT, 0.1 + 0.14 * math.ceil(len(legend) / columns) if legend else 0.0]
-    heights.append(0.06 + 0.115 * (told.count("\n") + 1))
-    figure = Figure((WIDTH, sum(heights)), dpi=200, layout="constrained")
-    FigureCanvasAgg(figure)
-    ratios = [max(height, 0.001) for height in heights]
-    parts = figure.subfigures(3, 1, squeeze=False, height_ratios=ratios, facecolor="none")
-    top, middle, bottom = parts[:, 0]
+    below = 0.14 + 0.115 * (told.count("\n") + 1)
+    middle = 0.1 + 0.14 * math.ceil(len(legend) / columns) if legend else 0.0
+    height = HEIGHT + middle + below
+    figure = Figure((WIDTH, height), dpi=200)
+    figure.text(0.012, (below - 0.08) / height, told, fontsize=TINY, va="top", linespacing=1.25)
     if legend:
-        handles = [handle(lines[name]) for name in legend]
-        shown = [labels.wrap(name, 60) for name in legend]
-        middle.legend(handles, shown, loc="center", ncols=columns, frameon=False, fontsize=TINY)
-    bottom.text(0.012, 0.98, told, fontsize=TINY, va="top", linespacing=1.25)
-    return figure, top.subplots()
+        figure.legend(
+            [handle(lines[name]) for name in legend],
+            [labels.wrap(name, 60) for name in legend],
+            loc="lower center",
+            bbox_to_anchor=(0.5, below / height),
+            borderaxespad=0,
+            ncols=columns,
+            frameon=False,
+            fontsize=TINY,
+        )
+    bottom = (below + middle) / height
+    return figure, figure.add_axes((0.008, bottom, 0.984, 0.992 - bottom))
 
 
 def handle(line: Line) -> Line2D:
@@ -75,9 +79,9 @@ def draw(axes: Axes, curves: Sequence[Curve], lines: dict[str, Line], theme: The
     for depth, curve in enumerate(reversed(curves)):
         line, order = lines[curve.name], 3 + depth / 100
         xs = [x for x, _ in curve.points]
-        values = [_finite(y and y.value) for _, y in curve.points]
-        low = [_finite(y and y.low) for _, y in curve.points]
-        high = [_finite(y and y.high) for _, y in curve.points]
+        ys = [Interval(math.nan) if y is None else y for _, y in curve.points]
+        low, high = [_finite(y.low) for y in ys], [_finite(y.high) for y in ys]
+        values = [_finite(y.value) for y in ys]
         axes.fill_between(xs, low, high, color=line.colour, alpha=fill, linewidth=0, zorder=2)
         axes.plot(xs, values, line.marker, ls=line.dash, color=line.colour, zorder=order)
         if curve.cut:
@@ -92,12 +96,13 @@ def _finite(value: float | None) -> float:
 def name_ends(axes: Axes, curves: Sequence[Curve], lines: dict[str, Line], theme: Theme) -> None:
     """Names beside the curves, unless they stand in a legend."""
     if len(curves) > DIRECT:
+        labels.lay_out(axes)
         return
     ends = {curve.name: (x, y.value) for curve in curves for x, y in curve.known[-1:]}
     last = max(x for x, _ in ends.values())
     outer = {name: end for name, end in ends.items() if end[0] == last}
     inner = {name: end for name, end in ends.items() if end[0] < last}
-    labels.at_ends(axes, outer, lines, theme)
+    labels.at_ends(axes, outer, lines)
     drawn = np.concatenate([_along(axes, curve) for curve in curves])
     labels.at_points(axes, inner, lines, theme, drawn)
 
@@ -193,6 +198,7 @@ def dots(axes: Axes, points: Sequence[Curve], lines: dict[str, Line]) -> None:
 
 def name_points(axes: Axes, points: Sequence[Curve], lines: dict[str, Line], theme: Theme) -> None:
     """Names beside the points, unless they stand in a legend."""
+    labels.lay_out(axes)
     if len(points) <= DIRECT:
         places = {each.name: (x, y.value) for each in points for x, y in each.known}
         labels.at_points(axes, places, lines, theme, np.array([*places.values()]))
@@ -231,4 +237,4 @@ def chance(axes: Axes, share: float, theme: Theme) -> None:
         xycoords=axes.get_yaxis_transform(),
         textcoords="offset points",
     )
-    text.set(color=theme.muted, fontsize=SMALL - 1, path_effects=labels.halo(theme))
+    text.set(color=theme.muted, fontsize=SMALL - 1)

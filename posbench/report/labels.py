@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib import patheffects, text
+from matplotlib import text
 from matplotlib.axes import Axes
 from matplotlib.text import Annotation
 from matplotlib.transforms import Bbox
@@ -16,10 +16,12 @@ from rich.text import Text
 
 from posbench.report.styles import Line, Theme, clean
 
+Boxes = NDArray[np.float64]
 LONG = 26  # characters: a longer name breaks its lines
 CLEAR = 14  # points from the end of a curve to its label
+ROOM = 4.5  # points around what is drawn
 NEAR = [(6, 0), (-6, 0), (0, 7), (0, -7), (5, 6), (5, -6), (-5, 6), (-5, -6)]
-OFFSETS = [(x * far, y * far) for far in (1, 2, 3.5, 5, 7) for x, y in NEAR]
+OFFSETS = np.array([(x * far, y * far) for far in (1, 2, 3.5, 5, 7) for x, y in NEAR])
 
 
 def wrap(words: str, width: int = LONG) -> str:
@@ -56,9 +58,7 @@ def spread(
     return made
 
 
-def at_ends(
-    axes: Axes, ends: dict[str, tuple[float, float]], lines: dict[str, Line], theme: Theme
-) -> None:
+def at_ends(axes: Axes, ends: dict[str, tuple[float, float]], lines: dict[str, Line]) -> None:
     """Names in a column beside the last points of curves, each joined to its own."""
     made = {
         name: axes.annotate(
@@ -69,7 +69,6 @@ def at_ends(
             va="center",
             annotation_clip=False,
             arrowprops=_leader(lines[name]),
-            path_effects=halo(theme),
             zorder=6,
         )
         for name, end in ends.items()
@@ -95,11 +94,12 @@ def at_points(
     points: dict[str, tuple[float, float]],
     lines: dict[str, Line],
     theme: Theme,
-    drawn: NDArray[np.float64],
+    drawn: Boxes,
 ) -> None:
     """Names beside points, where they cover least of each other and of what is drawn [n, 2]."""
-    lay_out(axes)
-    taken = [Bbox.from_bounds(x - 9, y - 9, 18, 18) for x, y in axes.transData.transform(drawn)]
+    pixels = axes.figure.get_dpi() / 72
+    marks = axes.transData.transform(drawn)
+    taken = np.concatenate([marks - ROOM * pixels, marks + ROOM * pixels], axis=1)
     for name, point in points.items():
         label = axes.annotate(
             wrap(name),
@@ -107,30 +107,31 @@ def at_points(
             NEAR[0],
             textcoords="offset points",
             arrowprops=_leader(lines[name]),
-            path_effects=halo(theme),
+            bbox=_ground(theme),
         )
-        best = min(OFFSETS, key=lambda offset: _covered(axes, label, offset, taken))
-        _covered(axes, label, best, taken)
-        taken.append(_extent(label))
+        extent = _extent(label)
+        boxes = axes.transData.transform(point)[[0, 1, 0, 1]] + pixels * OFFSETS[:, [0, 1, 0, 1]]
+        boxes += np.outer(np.sign(OFFSETS[:, 0]) - 1, [extent.width / 2, 0, extent.width / 2, 0])
+        boxes += np.outer(np.sign(OFFSETS[:, 1]) - 1, [0, extent.height / 2, 0, extent.height / 2])
+        boxes += np.array([0, 0, extent.width, extent.height])
+        cost = _shared(boxes, taken).sum(1) + (OFFSETS**2).sum(1) / 50
+        cost -= 4 * _shared(boxes, np.array([axes.get_window_extent().extents]))[:, 0]
+        best = int(cost.argmin())
+        _move(label, *OFFSETS[best].tolist())
+        taken = np.concatenate([taken, boxes[best : best + 1]])
 
 
-def _covered(
-    axes: Axes, label: Annotation, offset: tuple[float, float], taken: Sequence[Bbox]
-) -> float:
-    """Move a label; what it would cover and how far it sticks out, in square pixels."""
-    x, y = offset
-    label.set_position(offset)
+def _shared(boxes: Boxes, others: Boxes) -> Boxes:
+    """The area that each of some boxes [n, 4] has in common with each of others [m, 4]: [n, m]."""
+    low = np.maximum(boxes[:, None, :2], others[None, :, :2])
+    high = np.minimum(boxes[:, None, 2:], others[None, :, 2:])
+    return np.clip(high - low, 0, None).prod(2)
+
+
+def _move(label: Annotation, x: float, y: float) -> None:
+    label.set_position((x, y))
     label.set_horizontalalignment("left" if x > 0 else "right" if x < 0 else "center")
     label.set_verticalalignment("bottom" if y > 0 else "top" if y < 0 else "center")
-    box = _extent(label)
-    shared = [Bbox.intersection(box, other) for other in taken]
-    inside = Bbox.intersection(box, axes.get_window_extent())
-    outside = _area(box) - (_area(inside) if inside else 0)
-    return sum(_area(part) for part in shared if part) + 4 * outside + (x * x + y * y) / 50
-
-
-def _area(box: Bbox) -> float:
-    return float(box.width * box.height)
 
 
 def _extent(label: Annotation) -> Bbox:
@@ -140,14 +141,23 @@ def _extent(label: Annotation) -> Bbox:
 
 
 def lay_out(axes: Axes) -> None:
-    """Give the axes the size that they will keep."""
-    figure: Any = axes.figure.get_figure(root=True)
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
+    """Shrink axes so that their labels too stand within the place they had.
+
+    matplotlib's own layouts differ in the last digit from run to run.
+    """
+    outer, figure = axes.get_position(), axes.figure
+    for _ in range(2):  # ticks may change with the size
+        tight = axes.get_tightbbox()
+        assert tight is not None
+        tight = tight.transformed(figure.transFigure.inverted())
+        over = np.subtract(outer.extents, tight.extents)
+        extents = np.round(np.add(axes.get_position().extents, over), 4)
+        axes.set_position(Bbox.from_extents(*extents))
 
 
-def halo(theme: Theme) -> list[patheffects.AbstractPathEffect]:
-    return [patheffects.withStroke(linewidth=2, foreground=theme.paper)]
+def _ground(theme: Theme) -> dict[str, Any]:
+    """Behind a name that stands among curves."""
+    return {"boxstyle": "square,pad=0.08", "color": theme.paper, "alpha": 0.75, "linewidth": 0}
 
 
 def _leader(line: Line) -> dict[str, Any]:

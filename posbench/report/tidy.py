@@ -116,7 +116,7 @@ def _probe(probe: ProbeTable) -> Iterator[Line]:
             "seed": "all",
             "protocol": probe.probe,
             "train_length": probe.train_length,
-            "quantity": "recall",
+            "quantity": probe.measure,
         }
         for distance in probe.distances:
             if distance in row.recall:

@@ -1,0 +1,249 @@
+"""Recall of a token planted in natural text, by distance: what perplexity hardly shows.
+
+    LEAD tokens of text | passage, answer | text ... | passage | -> answer?
+                                 <-------- distance -------->
+
+The window is LEAD + n + distance tokens of a test document, n of them the passage. The answer
+stands exactly `distance` tokens before the place where it is asked for (what attends to it there
+is distance - 1 away). It is drawn evenly from C candidates, apart from all else, and written over
+the text: a model that does not see the plant names it in one of C trials, whatever it expects.
+
+- copy: the passage is the text's own last n tokens.
+- passkey: the passage is drawn for each trial; no part of it stands elsewhere in the window.
+
+A trial has the same place, passage, candidates and answer at all distances, for all encodings.
+Candidates and passkeys are drawn, by SEED, from the POOL tokens that are most frequent in the test
+documents and not in the text of the longest window. No candidate stands in the window but planted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from posbench.errors import UserError
+from posbench.files import append_row, read_rows
+from posbench.model import Transformer
+from posbench.protocols import Documents
+
+CANDIDATES = 16  # C
+POOL = 64
+LEAD = 16  # tokens before the plant
+SEED = 0
+
+Ids = NDArray[np.int64]
+Scores = NDArray[np.float32]  # [trials, C]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A passage of `size` tokens, out of a trial's text and as many tokens that are not in it."""
+
+    size: int
+    passage: Callable[[Ids, Ids], Ids]
+
+
+PROBES = {
+    "passkey": Probe(2, lambda text, others: others),
+    "copy": Probe(8, lambda text, others: text[-len(others) :]),
+}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """text: the tokens [LEAD + n + longest distance] before the place that is asked about."""
+
+    document: int
+    text: Ids
+    passage: Ids  # [n]
+    candidates: Ids  # [C]
+    answer: int  # which of the candidates
+
+    def windows(self, distance: int) -> tuple[Ids, Ids]:
+        """The model's input [LEAD + n + distance], and the same with the text left unplanted."""
+        n = len(self.passage)
+        plain = self.text[len(self.text) - LEAD - n - distance :].copy()
+        plain[-n:] = self.passage
+        planted = plain.copy()
+        planted[LEAD : LEAD + n] = self.passage
+        planted[LEAD + n] = self.candidates[self.answer]
+        return planted, plain
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """One distance of one probe. Where it cannot be had, reason says why and there are no hits.
+
+    hits: trials in which the answer has the highest logit of the candidates. lifts: in which it is
+    the one whose logit the plant raised most, against the same window without it: what a model
+    expects anyway, which drowns a weak recall, cancels out. Chance is 1 / candidates for both.
+    by_document holds [document, hits, lifts, trials]; trials_hash is the same at all distances.
+    """
+
+    probe: str
+    distance: int
+    hits: int | None
+    trials: int
+    candidates: int
+    documents: int
+    trials_hash: str
+    reason: str | None = None
+    extension: str | None = None
+    lifts: int | None = None
+    by_document: list[list[int]] = field(default_factory=list)
+
+    @property
+    def recall(self) -> float | None:
+        return None if self.hits is None else self.hits / self.trials
+
+
+def check(
+    documents: Documents, vocabulary: int, names: list[str], distances: list[int], trials: int
+) -> None:
+    """Raise UserError now for what would fail after training."""
+    if not names:
+        return
+    if len({*names}) < len(names) or len({*distances}) < len(distances):
+        raise UserError(f"eval.probes={names}, eval.probe_distances={distances}: one stands twice")
+    if not distances:
+        raise UserError("eval.probe_distances=[]: name the distances of eval.probes")
+    if trials < 1:
+        raise UserError(f"eval.probe_trials={trials} must be at least 1")
+    for name in names:
+        if name not in PROBES:
+            raise UserError(f"eval.probes: {name} is unknown; choose {', '.join(PROBES)}")
+        if min(distances) <= (size := PROBES[name].size):
+            raise UserError(
+                f"eval.probe_distances: {min(distances)} must exceed {name}'s {size} tokens"
+            )
+        plant(name, documents, vocabulary, max(distances), trials)
+
+
+def plant(
+    name: str, documents: Documents, vocabulary: int, longest: int, trials: int
+) -> list[Trial]:
+    """The trials of a probe, their places spread evenly over all where the longest window fits.
+
+    Raises UserError for documents too short and texts that leave too few tokens to draw from.
+    """
+    size = PROBES[name].size
+    generator = np.random.default_rng(SEED)
+    counts = np.bincount(np.concatenate(documents), minlength=vocabulary)
+    order = np.argsort(-counts, kind="stable")  # from the most frequent
+    order = order[order != documents[0][0]]  # BOS stands at the start of documents alone
+    made = []
+    for document, text in _texts(documents, LEAD + size + longest, trials):
+        free = order[~np.isin(order, text)]
+        if len(free) < CANDIDATES + size:
+            raise UserError(
+                f"eval.probe_distances: a text of {len(text)} tokens leaves {len(free)} of the "
+                f"vocabulary, and {name} needs {CANDIDATES + size}; give shorter ones"
+            )
+        drawn = generator.permutation(free[:POOL])
+        candidates, others = drawn[:CANDIDATES], drawn[CANDIDATES : CANDIDATES + size]
+        passage = PROBES[name].passage(text, others)
+        answer = int(generator.integers(CANDIDATES))
+        made.append(Trial(document, text, passage, candidates, answer))
+    return made
+
+
+def _texts(documents: Documents, size: int, count: int) -> Iterator[tuple[int, Ids]]:
+    """`count` pieces of `size` tokens, each with the number of its document."""
+    rooms = np.array([max(0, len(document) - size + 1) for document in documents])
+    ends = rooms.cumsum()
+    if not ends[-1]:
+        raise UserError(
+            f"eval.probe_distances: the longest needs a test document of {size} tokens, but the "
+            f"corpus's longest has {max(map(len, documents))}; give a shorter one"
+        )
+    for place in np.linspace(0, ends[-1] - 1, count).round().astype(int):
+        number = int(np.searchsorted(ends, place, side="right"))
+        start = place - (ends[number] - rooms[number])
+        yield number, documents[number][start : start + size].astype(np.int64)
+
+
+def probe(
+    model: Transformer,
+    documents: Documents,
+    vocabulary: int,
+    names: list[str],
+    distances: list[int],
+    trials: int,
+    batch_tokens: int,
+    device: torch.device,
+) -> Iterator[ProbeResult]:
+    """Each probe at each distance. Raises UserError as check does, and for logits that are nan."""
+    check(documents, vocabulary, names, distances, trials)
+    limit = model.encoding.max_length
+    for name in names:
+        made = plant(name, documents, vocabulary, max(distances), trials)
+        candidates = np.stack([trial.candidates for trial in made])
+        identity = (trials, CANDIDATES, len({t.document for t in made}), _hash(name, made))
+        for distance in distances:
+            if limit is not None and LEAD + PROBES[name].size + distance > limit:
+                yield ProbeResult(name, distance, None, *identity, f"no position past {limit}")
+                continue
+            planted, plain = (
+                _scores(model, np.stack(windows), candidates, batch_tokens, device)
+                for windows in zip(*(trial.windows(distance) for trial in made), strict=True)
+            )
+            if not np.isfinite([planted, plain]).all():
+                raise UserError(f"{name} at distance {distance}: the logits are not numbers")
+            rows = _count(made, planted, plain)
+            hits, lifts = (sum(row[column] for row in rows) for column in (1, 2))
+            yield ProbeResult(name, distance, hits, *identity, lifts=lifts, by_document=rows)
+
+
+def _count(trials: list[Trial], planted: Scores, plain: Scores) -> list[list[int]]:
+    """[document, hits, lifts, trials] of each document."""
+    answers = [trial.answer for trial in trials]
+    hits = planted.argmax(1) == answers
+    lifts = (planted - plain).argmax(1) == answers
+    documents = np.array([trial.document for trial in trials])
+    parts = [(number, documents == number) for number in np.unique(documents)]
+    return [[int(n), *(int(x[own].sum()) for x in (hits, lifts, own))] for n, own in parts]
+
+
+@torch.no_grad()
+def _scores(
+    model: Transformer, windows: Ids, candidates: Ids, batch_tokens: int, device: torch.device
+) -> Scores:
+    """The logits of each window's candidates after it: windows [W, T], candidates [W, C]."""
+    model.eval()
+    together = max(1, batch_tokens // windows.shape[1])
+    scores = []
+    for start in range(0, len(windows), together):
+        some = slice(start, start + together)
+        states, _ = model(torch.from_numpy(windows[some]).to(device))
+        logits = model.logits(states[:, -1]).float().cpu().numpy()
+        scores.append(np.take_along_axis(logits, candidates[some], 1))
+    return np.concatenate(scores)
+
+
+def _hash(name: str, trials: list[Trial]) -> str:
+    """Sixteen hex digits that name a probe's trials: where they stand and what was planted."""
+    digest = hashlib.sha256(f"{name} {LEAD}".encode())
+    for t in trials:
+        numbers = np.r_[t.document, t.answer, t.text, t.passage, t.candidates]
+        digest.update(numbers.astype(np.int64).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def append(folder: Path, result: ProbeResult) -> None:
+    append_row(folder / "probes.jsonl", asdict(result) | {"recall": result.recall})
+
+
+def read(folder: Path) -> list[ProbeResult]:
+    """All results of a run, the latest of each probe, distance, extension and set of trials."""
+    names = {known.name for known in fields(ProbeResult)}
+    latest: dict[tuple[str, int, str | None, str], ProbeResult] = {}
+    for row in read_rows(folder / "probes.jsonl"):
+        result = ProbeResult(**{key: value for key, value in row.items() if key in names})
+        latest[result.probe, result.distance, result.extension, result.trials_hash] = result
+    return list(latest.values())
