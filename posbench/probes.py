@@ -20,17 +20,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from posbench.errors import UserError
-from posbench.files import append_row, read_rows
 from posbench.model import Transformer
 from posbench.protocols import Documents
+from posbench.results import ProbeResult
 
 CANDIDATES = 16  # C
 POOL = 64
@@ -74,33 +73,6 @@ class Trial:
         planted[LEAD : LEAD + n] = self.passage
         planted[LEAD + n] = self.candidates[self.answer]
         return planted, plain
-
-
-@dataclass(frozen=True)
-class ProbeResult:
-    """One distance of one probe. Where it cannot be had, reason says why and there are no hits.
-
-    hits: trials in which the answer has the highest logit of the candidates. lifts: in which it is
-    the one whose logit the plant raised most, against the same window without it: what a model
-    expects anyway, which drowns a weak recall, cancels out. Chance is 1 / candidates for both.
-    by_document holds [document, hits, lifts, trials]; trials_hash is the same at all distances.
-    """
-
-    probe: str
-    distance: int
-    hits: int | None
-    trials: int
-    candidates: int
-    documents: int
-    trials_hash: str
-    reason: str | None = None
-    extension: str | None = None
-    lifts: int | None = None
-    by_document: list[list[int]] = field(default_factory=list)
-
-    @property
-    def recall(self) -> float | None:
-        return None if self.hits is None else self.hits / self.trials
 
 
 def check(
@@ -233,17 +205,3 @@ def _hash(name: str, trials: list[Trial]) -> str:
         numbers = np.r_[t.document, t.answer, t.text, t.passage, t.candidates]
         digest.update(numbers.astype(np.int64).tobytes())
     return digest.hexdigest()[:16]
-
-
-def append(folder: Path, result: ProbeResult) -> None:
-    append_row(folder / "probes.jsonl", asdict(result) | {"recall": result.recall})
-
-
-def read(folder: Path) -> list[ProbeResult]:
-    """All results of a run, the latest of each probe, distance, extension and set of trials."""
-    names = {known.name for known in fields(ProbeResult)}
-    latest: dict[tuple[str, int, str | None, str], ProbeResult] = {}
-    for row in read_rows(folder / "probes.jsonl"):
-        result = ProbeResult(**{key: value for key, value in row.items() if key in names})
-        latest[result.probe, result.distance, result.extension, result.trials_hash] = result
-    return list(latest.values())

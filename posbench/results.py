@@ -135,3 +135,49 @@ def _losses_path(folder: Path, result: Result) -> Path:
     words = [result.protocol, str(result.length), str(result.targets), result.extension or ""]
     name = re.sub(r"[^\w.=+-]+", "-", "-".join(word for word in words if word))
     return folder / "losses" / f"{name}.npz"
+
+
+@dataclasses.dataclass(frozen=True)
+class ProbeResult:
+    """One distance of one probe. Where it cannot be had, reason says why and there are no hits.
+
+    hits: trials in which the answer has the highest logit of the candidates. lifts: in which it is
+    the one whose logit the plant raised most, against the same window without it: what a model
+    expects anyway, which drowns a weak recall, cancels out. Chance is 1 / candidates for both.
+    by_document holds [document, hits, lifts, trials]; trials_hash is the same at all distances.
+    """
+
+    probe: str
+    distance: int
+    hits: int | None
+    trials: int
+    candidates: int
+    documents: int
+    trials_hash: str
+    reason: str | None = None
+    extension: str | None = None
+    lifts: int | None = None
+    by_document: list[list[int]] = dataclasses.field(default_factory=list)
+
+    @property
+    def recall(self) -> float | None:
+        return None if self.hits is None else self.hits / self.trials
+
+    @property
+    def lift(self) -> float | None:
+        return None if self.lifts is None else self.lifts / self.trials
+
+
+def append_probe(folder: Path, result: ProbeResult) -> None:
+    shown = {"recall": result.recall, "lift": result.lift}
+    append_row(folder / "probes.jsonl", dataclasses.asdict(result) | shown)
+
+
+def read_probes(folder: Path) -> list[ProbeResult]:
+    """All of a run, the latest of each probe, distance, extension and set of trials."""
+    names = {known.name for known in dataclasses.fields(ProbeResult)}
+    latest: dict[tuple[str, int, str | None, str], ProbeResult] = {}
+    for row in read_rows(folder / "probes.jsonl"):
+        result = ProbeResult(**{key: value for key, value in row.items() if key in names})
+        latest[result.probe, result.distance, result.extension, result.trials_hash] = result
+    return list(latest.values())

@@ -178,7 +178,7 @@ def evaluate_into(
         config.batch_tokens,
         device,
     ):
-        probes.append(folder, dataclasses.replace(probed, extension=extension))
+        results.append_probe(folder, dataclasses.replace(probed, extension=extension))
     return rows
 
 

@@ -25,7 +25,7 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import ndtri, stdtrit
 
 Array = NDArray[np.float64]
 
@@ -117,12 +117,12 @@ class Bootstrap:
         if seeds not in self._quantiles:
             places = (np.arange(self.draws) + 0.5) / self.draws
             generator = np.random.default_rng([self.seed, seeds, 1])
-            self._quantiles[seeds] = generator.permutation(stats.t.ppf(places, seeds - 1))
+            self._quantiles[seeds] = generator.permutation(stdtrit(seeds - 1, places))
         return self._quantiles[seeds]
 
     def _stretch(self, documents: int) -> float:
         if documents not in self._stretches:
-            ratio = stats.t.ppf(self._tail, documents - 1) / stats.norm.ppf(self._tail)
+            ratio = stdtrit(documents - 1, self._tail) / ndtri(self._tail)
             self._stretches[documents] = math.sqrt(documents / (documents - 1)) * float(ratio)
         return self._stretches[documents]
 

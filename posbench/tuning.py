@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
-from scipy.stats import qmc
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from posbench.config import Config, TuneCommand
@@ -75,6 +74,8 @@ def points(config: TuneCommand) -> list[Values]:
         if key not in base:
             raise UserError(f"encoding.tune.{name}: the encoding has no such key")
         untuned[key] = base[key]
+    from scipy.stats import qmc  # a second to import
+
     sobol = qmc.Sobol(len(axes) + len(knobs), scramble=False)
     sobol.fast_forward(1)  # its first point is the corner of all lowest values
     trials = [untuned]

@@ -15,13 +15,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from posbench import probes
+from posbench import results as kept
 from posbench.encodings.alibi import ALiBi
 from posbench.encodings.base import Encoding, Shape
 from posbench.encodings.learned import Learned
 from posbench.encodings.nope import NoPE
 from posbench.errors import UserError
 from posbench.model import Transformer, build
-from posbench.probes import CANDIDATES, LEAD, POOL, PROBES, ProbeResult, check, plant, probe
+from posbench.probes import CANDIDATES, LEAD, POOL, PROBES, check, plant, probe
+from posbench.results import ProbeResult
 
 CPU = torch.device("cpu")
 V = 300
@@ -239,13 +241,13 @@ def test_logits_that_are_not_numbers_are_refused() -> None:
 
 
 def test_results_come_back_the_latest_of_each(tmp_path: Path) -> None:
-    assert probes.read(tmp_path) == []
+    assert kept.read_probes(tmp_path) == []
     results = run(tiny(Learned, max_length=64))
     extended = dataclasses.replace(results[0], extension="yarn x8")
     renewed = dataclasses.replace(results[0], hits=7)
     for result in [*results, extended, renewed]:
-        probes.append(tmp_path, result)
-    assert probes.read(tmp_path) == [renewed, *results[1:], extended]
+        kept.append_probe(tmp_path, result)
+    assert kept.read_probes(tmp_path) == [renewed, *results[1:], extended]
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from posbench import cli, probes, tracking
-from posbench.probes import ProbeResult
+from posbench import cli, results, tracking
 from posbench.report.mirror import tables
+from posbench.results import ProbeResult
 from tests import specimens
 from tests.folders import write_run
 
@@ -146,7 +146,7 @@ def test_probes_are_reported_with_their_chance(root: Path) -> None:
         for distance in (16, 64):
             found = ProbeResult("copy", distance, 90, 192, 16, 3, "feed")
             found = ProbeResult(**{**vars(found), "lifts": 123, "by_document": rows})
-            probes.append(root / "outputs" / "made" / "rope" / f"seed{seed}", found)
+            results.append_probe(root / "outputs" / "made" / "rope" / f"seed{seed}", found)
     assert report("report.formats=[markdown,csv,html,latex]") == 0
     text = (root / "outputs" / "report.md").read_text(encoding="utf-8")
     assert "copy, recall by distance" in text

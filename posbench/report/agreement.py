@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.table import Table
-from scipy import stats
 
 from posbench import published
 from posbench.errors import UserError
@@ -148,10 +147,18 @@ def _agreement(
         encodings=common,
         ours=dict(zip(common, x, strict=True)),
         theirs=dict(zip(common, y, strict=True)),
-        spearman=None if reason else float(stats.spearmanr(x, y).statistic),
-        kendall=None if reason else float(stats.kendalltau(x, y).statistic),
+        **({} if reason else _correlations(x, y)),
         reason=reason,
     )
+
+
+def _correlations(x: list[float], y: list[float]) -> dict[str, float]:
+    from scipy import stats  # a second to import
+
+    return {
+        "spearman": float(stats.spearmanr(x, y).statistic),
+        "kendall": float(stats.kendalltau(x, y).statistic),
+    }
 
 
 def _ours(comparison: Comparison, length: int) -> dict[str, float]:

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from posbench import probes, results
+from posbench import results
 from posbench.errors import UserError
-from posbench.probes import ProbeResult
-from posbench.results import Result
+from posbench.results import ProbeResult, Result
 from posbench.run_folder import RunFolder
 from posbench.tuning import label
 
@@ -97,7 +96,7 @@ def _run(folder: RunFolder) -> Run:
             summary=folder.summary,
             provenance=folder.provenance,
             results=results.read(folder.path),
-            probes=probes.read(folder.path),
+            probes=results.read_probes(folder.path),
         )
     except (OSError, ValueError, TypeError) as error:
         reason = str(error).splitlines()[0]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import logging
 from collections.abc import Iterable
+from pathlib import Path
 
 from matplotlib import font_manager
 
@@ -19,6 +22,7 @@ log = logging.getLogger("posbench")
 
 def covering(text: str) -> dict[str, str]:
     """Families and their files that have the letters of a text; says so once where none has."""
+    _add_packaged()
     upright = (font for font in font_manager.fontManager.ttflist if font.style == "normal")
     files = {font.name: font.fname for font in upright if font.weight in (400, "normal")}
     known = [family for family in FAMILIES if family in files]
@@ -36,6 +40,15 @@ def covering(text: str) -> dict[str, str]:
             " ".join(sorted(missing)[:20]),
         )
     return found
+
+
+@functools.cache
+def _add_packaged() -> None:
+    """The font of the extra `cjk`, where it is installed."""
+    found = importlib.util.find_spec("pylopdf_fonts_zh_cn")
+    for folder in (found.submodule_search_locations or []) if found else []:
+        for font in Path(folder).glob("NotoSans*.otf"):
+            font_manager.fontManager.addfont(font)
 
 
 def embedded(files: Iterable[str]) -> int:

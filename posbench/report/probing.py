@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from posbench.probes import ProbeResult
 from posbench.report import groups
 from posbench.report.collect import Run
 from posbench.report.comparison import ProbeRow, ProbeTable
 from posbench.report.groups import Group
+from posbench.results import ProbeResult
 from posbench.statistics import Bootstrap, Interval, Losses
 
 MEASURES = {  # column of ProbeResult.by_document, and what it counts
@@ -59,7 +59,9 @@ def _table(
             "seeds": ", ".join(sorted({str(run.seed) for run in group.runs if run.probes})),
         },
         notes=tuple(
-            dict.fromkeys(f"{row.name}, n/a: {why}" for row in rows for why in row.reasons.values())
+            dict.fromkeys(
+                f"{row.name}, n/a: {why}" for row in rows for why in row.reasons.values()
+            )
         ),
     )
 
