@@ -169,6 +169,7 @@ class EvalCommand:
 class ReportConfig:
     formats: list[str]  # terminal, markdown, csv, latex, html
     figures: list[str]  # png, svg, pdf
+    themes: list[str]  # of the figures: light, dark
     baseline: str | None  # an encoding that the others are divided by
     against: str | None  # a publication, see posbench published
     level: float  # of the intervals

@@ -35,13 +35,12 @@ def error_of(call: Any) -> str:
 
 
 def files(path: Path | str, field: str = "text") -> Files:
-    return Files(str(path), field, False, "mine")
+    return Files(str(path), field, "mine")
 
 
 def hub(path: Path | str, kind: type[Hub] = Hub, **changes: Any) -> Hub:
     defaults: dict[str, Any] = dict.fromkeys(["subset", "revision", "splits", "limit"])
-    defaults |= {"path": str(path), "text_field": "text", "words": False, "name": "h"}
-    return kind(**(defaults | changes))
+    return kind(**(defaults | {"path": str(path), "text_field": "text", "name": "h"} | changes))
 
 
 def texts_of(documents: list[Document]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ def main(node: DictConfig) -> None:
     asked = schemas.load(node, schemas.EvalCommand)
     console = Console()
     folder = RunFolder(Path(asked.run))
-    config = schemas.load(OmegaConf.create(folder.config()), schemas.Config)
+    config = schemas.load(OmegaConf.create(_saved(folder)), schemas.Config)
     weights = checkpoint.latest(folder.path)
     if weights is None or not folder.finished:
         raise UserError(f"{folder.path}: not finished; repeat its posbench train command first")
@@ -57,6 +58,15 @@ def main(node: DictConfig) -> None:
         )
     targets = {result.targets for result in found if result.targets is not None}
     show_runs([folder.path], console, targets)
+
+
+def _saved(folder: RunFolder) -> dict[str, Any]:
+    """The run's configuration; keys that an older posbench did not know are as they are now."""
+    saved = {"tuned": "false", **folder.config()}
+    defaults = resources.files("posbench.conf") / "eval" / "default.yaml"
+    known = OmegaConf.to_container(OmegaConf.create(defaults.read_text(encoding="utf-8")))
+    assert isinstance(known, dict)
+    return saved | {"eval": {**known, **saved["eval"]}}
 
 
 def _label(settings: dict[str, Any]) -> str:

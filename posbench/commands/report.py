@@ -22,6 +22,7 @@ from posbench.report.wording import Extra
 from posbench.statistics import Bootstrap
 
 FIGURES = ("png", "svg", "pdf")
+THEMES = ("light", "dark")
 
 
 @command("report")
@@ -56,6 +57,9 @@ def _settings(asked: ReportConfig) -> compare.Settings:
     for name in asked.figures:
         if name not in FIGURES:
             raise UserError(f"report.figures: {name} is unknown; choose {', '.join(FIGURES)}")
+    for name in asked.themes:
+        if name not in THEMES:
+            raise UserError(f"report.themes: {name} is unknown; choose {', '.join(THEMES)}")
     if not 0 < asked.recl_share <= 1:
         raise UserError(f"report.recl_share={asked.recl_share} must lie in (0, 1]")
     try:
@@ -100,7 +104,9 @@ def _write(
         if asked.report.figures:
             from posbench.report import figures  # matplotlib takes a second to import
 
-            written += figures.write(report, folder / "figures", asked.report.figures)
+            for theme in asked.report.themes:
+                place = folder / "figures"
+                written += figures.write(report, place, asked.report.figures, theme)
     except OSError as error:
         raise UserError(f"folder={folder}: cannot be written ({error.strerror})") from error
     return written

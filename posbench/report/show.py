@@ -8,11 +8,23 @@ from pathlib import Path
 from rich.console import Console
 
 from posbench.report import collect, compare, terminal
+from posbench.report.collect import Run
+from posbench.report.comparison import Comparison
 from posbench.statistics import Bootstrap
+
+MORE = "posbench report: intervals, every protocol, and the curves as one HTML file"
 
 
 def show_runs(folders: Iterable[Path], console: Console, targets: set[str] | None = None) -> None:
-    """targets, where given, keeps the tables over these sets of scored tokens."""
-    settings = compare.Settings(Bootstrap())
-    for comparison in compare.compare(collect.runs(folders), settings, targets):
+    """Under the first of their protocols, or over the given sets of scored tokens."""
+    runs = collect.runs(folders)
+    made = compare.compare(runs, compare.Settings(Bootstrap()), targets)
+    for comparison in made if targets is not None else _first(made, runs):
         terminal.show_perplexities(comparison, console)
+    if made:
+        console.print(MORE, style="dim")
+
+
+def _first(made: list[Comparison], runs: list[Run]) -> list[Comparison]:
+    chosen = {run.experiment: run.config["eval"]["protocols"][0] for run in runs}
+    return [each for each in made if each.protocol.split()[0] == chosen[each.experiment]]

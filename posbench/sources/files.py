@@ -18,7 +18,7 @@ class Files:
     Of a folder every file in it, at any depth, that is not hidden. UTF-8 only.
     """
 
-    def __init__(self, path: str, field: str, words: bool, name: str) -> None:
+    def __init__(self, path: str, field: str, name: str, words: bool = False) -> None:
         self.path = path
         self.field = field  # of a row of a .jsonl file, with the text
         self.words = words

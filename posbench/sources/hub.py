@@ -32,8 +32,8 @@ class Hub:
         text_field: str,
         splits: Mapping[str, str] | None,
         limit: int | None,
-        words: bool,
         name: str,
+        words: bool = False,
     ) -> None:
         self.path = path
         self.subset = subset
