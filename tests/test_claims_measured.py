@@ -87,8 +87,16 @@ def write_run(
         if value is None:
             row = Result(protocol, length, reason="no position past 128", targets="feed")
         else:
-            nll = 10 * math.log(value)
-            row = Result(protocol, length, None, nll, 10, 30, 2, "feed", 2 * speed, mib * 2**20)
+            row = Result(
+                protocol,
+                length,
+                nll=10 * math.log(value),
+                tokens=10,
+                documents=2,
+                targets="feed",
+                tokens_per_second=2 * speed,
+                peak_memory=mib * 2**20,
+            )
         results.append(folder, row)
     return folder
 

@@ -40,6 +40,7 @@ def test_an_encodings_keys_are_its_constructors_parameters(path: Path) -> None:
         keys = dict(compose("train", [f"encoding={path.stem}"]).encoding)
     target = hydra.utils.get_class(keys.pop("_target_"))
     group = keys.pop("optim", {})
+    assert set(keys.pop("tune", {})) <= set(keys)
     assert set(keys) == set(list(inspect.signature(target).parameters)[1:])
     assert set(group) <= {"lr_multiplier", "weight_decay"}
 
