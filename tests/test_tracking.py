@@ -299,3 +299,21 @@ assert "wandb" not in sys.modules
 def test_an_unknown_mode_is_an_error(tmp_path):
     with pytest.raises(UserError, match="maybe: choose one of auto, online, offline, disabled"):
         start(tmp_path, "maybe")
+
+
+def test_a_report_is_published_with_its_tables_and_files(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    page = tmp_path / "report.html"
+    page.write_text("<p>made by posbench</p>")
+    tracker = start(tmp_path / "run", "offline")
+    table: tracking.Table = (["encoding", "128"], [["alibi", 36.5], ["learned", None]])
+    tracker.publish({"demo: perplexity": table}, [page])
+    tracker.finish(0)
+    assert warnings(caplog) == []
+    media = list((tmp_path / "run" / "wandb").rglob("media/*/*.*"))
+    saved = [json.loads(path.read_text()) for path in media if path.suffix == ".json"]
+    assert {"columns": ["encoding", "128"], "data": [["alibi", 36.5], ["learned", None]]} in [
+        {key: value for key, value in each.items() if key in ("columns", "data")} for each in saved
+    ]
+    assert any("made by posbench" in path.read_text() for path in media if path.suffix == ".html")
