@@ -102,7 +102,7 @@ def _summary() -> dict[str, Any]:
         "tokenizer": "BPE",
         "vocabulary": 1024,
         "parameters": 500_000,
-        "positional_parameters": 0,
+        "positional_parameters": 64,
         "tokens_trained": 819_200,
         "train_tokens_per_second": 14_000.0,
         "train_peak_memory": 2**29,

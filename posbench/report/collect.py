@@ -12,7 +12,7 @@ from posbench import results
 from posbench.errors import UserError
 from posbench.results import ProbeResult, Result
 from posbench.run_folder import RunFolder
-from posbench.tuning import label
+from posbench.tuning import MULTIPLIER, label
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,9 @@ class Run:
 
     @property
     def lr_multiplier(self) -> float:
-        """Of the positional parameters; of a mix the largest."""
+        """Of the positional parameters; of a mix the largest; 1 where there are none."""
+        if not self._is_moved:
+            return 1.0
         return max(_multipliers(self.config["encoding"]), default=1.0)
 
     @property
@@ -54,7 +56,15 @@ class Run:
         """ "untuned", or "tuned, 6 trials: lr 0.006"."""
         if self.tuning is None:
             return "untuned"
-        return f"tuned, {self.tuning['trials']} trials: {label(self.tuning['chosen'])}"
+        chosen = {
+            k: v for k, v in self.tuning["chosen"].items() if self._is_moved or k != MULTIPLIER
+        }
+        return f"tuned, {self.tuning['trials']} trials: {label(chosen)}"
+
+    @property
+    def _is_moved(self) -> bool:
+        """Whether there are positional parameters, as far as is known."""
+        return self.summary.get("positional_parameters") != 0
 
     @property
     def trouble(self) -> str | None:
