@@ -16,7 +16,7 @@ COMMANDS = {
     "train": "train, evaluate at every length, print the row; -m sweeps",
     "tune": "the same number of trials for every encoding; train tuned=true uses what they chose",
     "eval": "score a finished run again: posbench eval run=FOLDER eval.lengths=[128,4096]",
-    "report": "every run under outputs/ as a table, report.md and report.csv",
+    "report": "every run under outputs/ as tables, curves and report.html",
     "claims": "the documents' eleven claims, tried now or read off the runs; claims.md",
     "check": "does an encoding keep what every encoding promises? posbench check encoding=mine",
     "describe": "one encoding: formula, parameters, cost, pictures: posbench describe encoding=t5",
@@ -63,14 +63,12 @@ def usage() -> str:
 
 def with_runs(words: list[str]) -> list[str]:
     """Words that are neither a flag, nor a flag's value, nor key=value, as runs=[...]."""
-    before = ["", *words]
-    runs = [
-        word
-        for word, previous in zip(words, before, strict=False)
-        if "=" not in word and not word.startswith("-") and not previous.startswith("-")
-    ]
+    runs: list[str] = []
+    rest: list[str] = []
+    for word, before in zip(words, ["", *words], strict=False):
+        is_run = "=" not in word and not word.startswith("-") and not before.startswith("-")
+        (runs if is_run else rest).append(word)
     quoted = ["'" + run.replace("'", "\\'") + "'" for run in runs]
-    rest = [word for word in words if word not in runs]
     return [*rest, f"runs=[{','.join(quoted)}]"] if runs else rest
 
 

@@ -171,6 +171,7 @@ def _chunks(documents: list[Document]) -> Iterator[list[Document]]:
 
 def _open(entry: Path, source: Source, kind: type[Tokenizer]) -> Corpus | None:
     """Read and check an entry; None if it is not there or not what was written."""
+    has_words = source.words  # whatever is wrong with a source is no damage of the entry
     try:
         meta = json.loads((entry / "meta.json").read_text(encoding="utf-8"))
         for file, expected in meta["files"].items():
@@ -184,7 +185,7 @@ def _open(entry: Path, source: Source, kind: type[Tokenizer]) -> Corpus | None:
             tokens={s: _tokens(entry / f"{s}.bin", meta["dtype"]) for s in SPLITS},
             names={s: index[s]["names"] for s in SPLITS},
             ends={s: np.array(index[s]["ends"], dtype=np.int64) for s in SPLITS},
-            has_words=getattr(source, "words", False),
+            has_words=has_words,
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -40,7 +40,7 @@ class Display:
         self.console, self.name, self.steps = console, name, steps
         self.live = console.is_terminal
         self.progress = Progress(
-            TextColumn("{task.description:<30}"),
+            TextColumn("{task.description:<30}", markup=False),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
@@ -69,9 +69,8 @@ class Display:
         if now - self.spoken > PLAIN_SECONDS or step == self.steps:
             self.spoken = now
             figures = f"step {step}/{self.steps}  loss {loss:.3f}  {speed:,.0f} tok/s"
-            self.console.print(
-                f"{self.place}{self.name}  {figures}{self._left(step, now)}", highlight=False
-            )
+            said = f"{self.place}{self.name}  {figures}{self._left(step, now)}"
+            self.console.print(said, highlight=False, markup=False)
 
     def _left(self, step: int, now: float) -> str:
         """How long training will take from here, at the pace so far."""
@@ -86,7 +85,7 @@ class Display:
         """What is going on besides training."""
         self.progress.update(self.task, description=f"{self.name}: {what}")
         if not self.live:
-            self.console.print(f"{self.place}{self.name}  {what}", highlight=False)
+            self.console.print(f"{self.place}{self.name}  {what}", highlight=False, markup=False)
 
 
 @contextmanager

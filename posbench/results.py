@@ -117,7 +117,7 @@ def read_losses(folder: Path, result: Result) -> TokenLosses | None:
             losses, windows = kept["losses"].astype(np.float64), kept["windows"]
     except FileNotFoundError:
         return None
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
         raise ValueError(f"{_losses_path(folder, result)}: {error}") from error
     document, start, length, scored, memory = windows.T
     row = np.repeat(np.arange(len(windows)), scored)

@@ -35,14 +35,16 @@ def run(config: Config, console: Console) -> RunFolder:
     config, tuned = tuning.applied(config)
     folder = RunFolder.of(config)
     if folder.holds(config) and folder.finished and not config.run.overwrite:
-        console.print(f"{folder.path} is finished; run.overwrite=true trains it again")
+        said = f"{folder.path} is finished; run.overwrite=true trains it again"
+        console.print(said, markup=False)
         return folder
     device = runtime.device(config.runtime)
     dtype = runtime.training_dtype(config.runtime, device)
     runtime.set_threads(config.runtime)
     name = f"{config.run.name} seed {config.seed}"
     if tuned is not None:
-        console.print(f"{name}: tuned, {tuned.trials} trials: {tuning.label(tuned.chosen)}")
+        said = f"{name}: tuned, {tuned.trials} trials: {tuning.label(tuned.chosen)}"
+        console.print(said, markup=False, highlight=False)
     with display(console, name, config.train.steps) as shown:
         shown.say("corpus")
         corpus = build.corpus(config)

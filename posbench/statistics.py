@@ -94,7 +94,8 @@ class Bootstrap:
         off = (drawn - mean) * self._stretch(documents)
         if len(losses.sums) > 1:
             between, shared = _seed_errors(losses)
-            own = max(0.0, 1 - shared / float(off.var())) if shared else 1.0
+            apart = float(off.var())
+            own = 1 - shared / apart if shared < apart else 0.0
             off = math.sqrt(own) * off + math.sqrt(between) * self._student(len(losses.sums))
         low, high = np.quantile(off, [1 - self._tail, self._tail])
         return Interval(mean, mean + float(low), mean + float(high))

@@ -30,6 +30,7 @@ def tune(config: TuneCommand, console: Console) -> Record:
     Raises UserError for a space that is none, and where the record there is of another set-up.
     """
     run.check(config)
+    _require_no_tuned(config)
     device = runtime.device(config.runtime)
     dtype = runtime.training_dtype(config.runtime, device)
     runtime.set_threads(config.runtime)
@@ -39,8 +40,10 @@ def tune(config: TuneCommand, console: Console) -> Record:
     protocols.check(judged, corpus.documents("validation"))
     with _alone(tuning.path(config)) as place:
         provenance = runtime.provenance(device, dtype) | {"corpus_hash": corpus.hash}
-        record = _begun(config, place, Record(tuning.settings(config), {}, [], provenance))
-        record.budget = _budget(config, judged, corpus)
+        budget = _budget(config, judged, corpus)
+        fresh = Record(tuning.settings(config), budget, [], provenance)
+        record = _begun(config, place, fresh)
+        record.budget = budget
         for number, changes in list(enumerate(values))[len(record.trials) :]:
             trial = f"{config.run.name} trial {number + 1} of {len(values)}"
             changed = tuning.changed(config, changes)
@@ -48,9 +51,19 @@ def tune(config: TuneCommand, console: Console) -> Record:
             record.trials.append(Trial(changes, loss))
             tuning.write(place, record)
             said = "diverged" if loss is None else f"validation loss {loss:.4f}"
-            console.print(f"{trial}: {tuning.label(changes)}: {said}", highlight=False)
+            told = f"{trial}: {tuning.label(changes)}: {said}"
+            console.print(told, highlight=False, markup=False)
         tuning.write(place, record)
+    _ = record.chosen  # an encoding whose trials all diverged is a failure
     return record
+
+
+def _require_no_tuned(config: TuneCommand) -> None:
+    """Trials are neither tuned already nor tracked: say so where that was asked for."""
+    if config.tuned.lower() == "true":
+        raise UserError("tuned=true is for posbench train; posbench tune starts from untuned")
+    if config.tracking.wandb != "disabled":
+        raise UserError(f"tracking.wandb={config.tracking.wandb}: trials are not tracked")
 
 
 def _judged(config: TuneCommand) -> EvalConfig:
@@ -85,15 +98,22 @@ def _begun(config: TuneCommand, place: Path, fresh: Record) -> Record:
     if there is None:
         return fresh
     differing = tuning.differences(there.settings, fresh.settings)
+    differing += tuning.differences(_unchanging(there), _unchanging(fresh))
     wanted = tuning.points(config)[: len(there.trials)]
     tried = [trial.values for trial in there.trials][: len(wanted)]
-    if differing or wanted != tried or there.budget["seed"] != config.seed:
-        what = ", ".join(differing) or "another space or seed"
+    if differing or wanted != tried:
+        what = ", ".join(differing) or "another space"
         raise UserError(
             f"{place} is of another set-up: {what}; choose another run.experiment, or replace "
             "it with run.overwrite=true"
         )
     return there
+
+
+def _unchanging(record: Record) -> Values:
+    """What all trials must have in common besides the configuration."""
+    budget = {key: value for key, value in record.budget.items() if key != "trials"}
+    return budget | {"dtype": record.provenance["dtype"]}
 
 
 def _try(
@@ -135,11 +155,15 @@ def _try(
 
 @contextmanager
 def _alone(place: Path) -> Iterator[Path]:
+    lock = FileLock(place.with_name(f".{place.name}.lock"), timeout=0)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(place.with_name(f".{place.name}.lock"), timeout=0):
-            yield place
+        lock.acquire()
     except Timeout as error:
         raise UserError(f"{place}: another process is tuning this encoding") from error
     except OSError as error:
         raise UserError(f"{place}: cannot be written ({error.strerror})") from error
+    try:
+        yield place
+    finally:
+        lock.release()

@@ -50,10 +50,11 @@ class Record:
 
     @property
     def chosen(self) -> Trial:
-        """The trial of the lowest loss. Raises UserError where all diverged."""
-        finite = [trial for trial in self.trials if trial.loss is not None]
+        """The trial of the lowest loss within the budget. Raises UserError where all diverged."""
+        within = self.trials[: self.budget["trials"]]
+        finite = [trial for trial in within if trial.loss is not None]
         if not finite:
-            raise UserError("every trial diverged; lower tune.lr")
+            raise UserError(f"all {len(within)} trials diverged; lower tune.lr")
         return min(finite, key=lambda trial: trial.loss or 0.0)
 
 
@@ -128,7 +129,17 @@ def changed(config: Config, values: Values) -> Config:
             place[group] = place.get(group) or {}
             place = place[group]
         place[last] = value
+        if key == MULTIPLIER:
+            _multiply_parts(made.encoding, value)
     return made
+
+
+def _multiply_parts(encoding: Values, multiplier: float) -> None:
+    """The parts of a mix that have an optimizer group of their own."""
+    for value in encoding.values():
+        for part in value.values() if isinstance(value, dict) else []:
+            if isinstance(part, dict) and "_target_" in part and part.get("optim"):
+                part["optim"]["lr_multiplier"] = multiplier
 
 
 def path(config: Config) -> Path:
@@ -159,7 +170,7 @@ def read(place: Path) -> Record | None:
 
 def write(place: Path, record: Record) -> None:
     row = dataclasses.asdict(record)
-    if any(trial.loss is not None for trial in record.trials):
+    if any(trial.loss is not None for trial in record.trials[: record.budget["trials"]]):
         row["chosen"] = record.chosen.values  # for the reader; it follows from the trials
     write_text(place, OmegaConf.to_yaml(OmegaConf.create(row)))
 
@@ -203,7 +214,7 @@ def applied(config: Config) -> tuple[Config, Tuning | None]:
 
 def _apply(config: Config, record: Record) -> tuple[Config, Tuning]:
     chosen, before = record.chosen.values, record.trials[0].values
-    tuning = Tuning(len(record.trials), record.budget, chosen, before)
+    tuning = Tuning(record.budget["trials"], record.budget, chosen, before)
     return changed(dataclasses.replace(config, tuned="true"), chosen), tuning
 
 

@@ -57,8 +57,9 @@ def row(name: str, values: tuple[float | None, ...]) -> Row:
         )
     bins = [Bin(2**n, 2 ** (n + 1) - 1, interval(4.5 - n / 10), 2**n * 8) for n in range(11)]
     return Row(
-        name=name,
+        label=name.partition(" + ")[0],
         encoding=name.partition(" + ")[0],
+        extension=name.partition(" + ")[2] or None,
         cells=cells,
         cost=Cost(500_000, 1_024, 14_321.5, 31_000.0, 740 * 2**20, 71.3),
         lr_multiplier=10.0 if name == "t5" else 1.0,
@@ -74,7 +75,7 @@ def comparison() -> Comparison:
     rows = [row(name, values) for name, values in CURVES.items()]
     failed = dataclasses.replace(
         row("mine", (None,) * 5),
-        name=WORST,
+        label=WORST,
         encoding=WORST,
         cells={length: Cell() for length in LENGTHS},
         cost=Cost(),
@@ -122,6 +123,7 @@ def probe(name: str = "passkey") -> ProbeTable:
         train_length=128,
         distances=distances,
         rows=(*rows, ProbeRow("learned", short, gone)),
+        trials="beef",
         chance=1 / 16,
         facts={"corpus": "国情咨文 sotu", "trials": "128 a distance", "candidates": "16"},
     )

@@ -131,7 +131,7 @@ def test_an_extended_context_is_not_the_encoding(tmp_path: Path) -> None:
     write_demo(tmp_path)
     before = verdict(tmp_path, texts.ROPE_FAR)
     (rope,) = tmp_path.rglob("rope/seed1")
-    row = Result("fixed_targets", 2048, None, 10.0, 10, 30, 2, "feed", extension="window")
+    row = Result("fixed_targets", 2048, nll=10.0, tokens=10, targets="feed", extension="window")
     results.append(rope, row)
     assert verdict(tmp_path, texts.ROPE_FAR) == before
 

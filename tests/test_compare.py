@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 from pathlib import Path
@@ -14,6 +15,8 @@ from posbench.errors import UserError
 from posbench.report import collect, compare
 from posbench.report.compare import Settings
 from posbench.report.comparison import Comparison, Reach, Row
+from posbench.report.reach import by_context
+from posbench.report.scores import entry
 from posbench.statistics import Bootstrap
 from tests.folders import DOCUMENTS, write_run
 
@@ -161,14 +164,90 @@ def test_seeds_in_common_are_what_is_compared(tmp_path: Path) -> None:
     write_run(tmp_path, "b", 2, lambda n: 3.5, spread=0.1)
     (table,) = compared(tmp_path, baseline="a")
     assert rows(table)["b"].cells[128].against is None
-    assert not rows(table)["b"].cells[128].tied
-    assert "a: 1 of 2 seeds" in table.notes
+    best, other = (rows(table)[name].cells[128] for name in "ab")
+    assert (best.rank, best.best) == (1, True)
+    assert (other.rank, other.best, other.tied) == (None, False, False)  # nothing to pair with
+    assert table.notes == ("a: no seed 2", "b: no seed 1")
 
 
-def test_a_damaged_file_of_losses_is_one_line(tmp_path: Path) -> None:
+def test_a_column_is_ranked_over_the_seeds_that_most_rows_share(tmp_path: Path) -> None:
+    """Seed 1 alone says that a is better than b; a's other seeds must not turn that round."""
+    for seed, mean in ((1, 2.9), (2, 3.4), (3, 3.9)):
+        write_run(tmp_path, "a", seed, lambda n, mean=mean: mean)  # type: ignore[misc]
+    write_run(tmp_path, "b", 1, lambda n: 3.0)
+    (table,) = compared(tmp_path)
+    a, b = (rows(table)[name].cells[128] for name in "ab")
+    assert (a.rank, a.best) == (1, True)
+    assert (b.rank, b.best, b.tied) == (2, False, False)
+    assert "b: no seed 2, 3" in table.notes
+
+
+def test_without_an_interval_nothing_is_told_apart(tmp_path: Path) -> None:
+    for name, mean in (("a", 3.4), ("b", 3.41)):
+        folder = write_run(tmp_path, name, 1, lambda n, mean=mean: mean)  # type: ignore[misc]
+        for path in (folder / "losses").iterdir():
+            path.unlink()
+    (table,) = compared(tmp_path)
+    assert rows(table)["a"].cells[128].best
+    assert rows(table)["b"].cells[128].tied
+
+
+def test_one_seed_without_its_losses_costs_the_interval_only(tmp_path: Path) -> None:
+    write_run(tmp_path, "a", 1, lambda n: 3.4)
+    folder = write_run(tmp_path, "a", 2, lambda n: 3.4)
+    for path in (folder / "losses").iterdir():
+        path.unlink()
+    (table,) = compared(tmp_path)
+    cell = table.rows[0].cells[128]
+    assert cell.perplexity is not None
+    assert cell.perplexity.value == pytest.approx(math.exp(3.4))
+    assert cell.perplexity.low is None
+
+
+def test_breaks_are_paired(tmp_path: Path) -> None:
+    """A seed that got no further than 256 must not bend the curve of the others."""
+    write_run(tmp_path, "b", 1, lambda n: 3.4)
+    write_run(tmp_path, "b", 2, lambda n: 3.0, lengths=(128, 256))
+    (table,) = compared(tmp_path)
+    assert rows(table)["b"].breaks == Reach(2048, beyond=True)
+
+
+def test_other_scored_tokens_are_told(tmp_path: Path) -> None:
+    write_run(tmp_path, "a", 1, lambda n: 3.4)
+    folder = write_run(tmp_path, "b", 1, lambda n: 3.4)
+    text = (folder / "results.jsonl").read_text()
+    (folder / "results.jsonl").write_text(text.replace('"feed"', '"beef"'))
+    apart = {table.targets: table.apart for table in compared(tmp_path)}
+    assert apart == {
+        "feed": ("scored over other tokens (beef), in another table: b",),
+        "beef": ("scored over other tokens (feed), in another table: a",),
+    }
+
+
+def test_another_tuning_budget_is_told(tmp_path: Path) -> None:
+    for name, low in (("a", 0.3), ("b", 0.1)):
+        tuning = {**TUNING, "budget": {"trials": 6, "lr": [low, 2.0]}}
+        write_run(tmp_path, name, 1, lambda n: 3.3, provenance={"tuning": tuning})
+    said = compared(tmp_path)[0].facts["learning rates"]
+    assert "lr [0.3, 2.0]): a" in said
+    assert "lr [0.1, 2.0]): b" in said
+
+
+def test_the_last_bin_ends_at_the_length(tmp_path: Path) -> None:
+    write_run(tmp_path, "a", 1, lambda n: 3.4)
+    (run,) = collect.runs(collect.folders([str(tmp_path)]))
+    found = entry("a", [run], None, "fixed_targets", "feed")
+    bins = by_context(found, 128, SETTINGS.bootstrap)
+    assert bins[-1].last == 128
+    assert sum(each.tokens for each in bins) == 64 * 64
+    assert all(a.last + 1 == b.first for a, b in itertools.pairwise(bins))
+
+
+@pytest.mark.parametrize("content", [b"PK", b""])
+def test_a_damaged_file_of_losses_is_one_line(tmp_path: Path, content: bytes) -> None:
     folder = write_run(tmp_path, "a", 1, lambda n: 3.4)
     path = next((folder / "losses").iterdir())
-    path.write_bytes(b"PK")
+    path.write_bytes(content)
     with pytest.raises(UserError, match="score it again with posbench eval run="):
         compared(tmp_path)
 
@@ -182,7 +261,7 @@ def test_a_run_whose_losses_are_gone_keeps_its_numbers_without_intervals(tmp_pat
     assert cell.perplexity is not None
     assert cell.perplexity.value == pytest.approx(math.exp(3.4), rel=0.01)
     assert cell.perplexity.low is None
-    assert table.facts["intervals"] == "none, for want of documents"
+    assert table.facts["intervals"] == "none, for want of losses by document"
 
 
 def test_the_numbers_are_those_of_the_run(tmp_path: Path) -> None:

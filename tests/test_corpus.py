@@ -26,6 +26,7 @@ class Texts:
     """A source in memory that counts how often it is read."""
 
     name = "texts"
+    words = False
 
     def __init__(self, **texts: list[str]) -> None:
         self.texts = {

@@ -151,7 +151,7 @@ def test_probes_are_reported_with_their_chance(root: Path) -> None:
     text = (root / "outputs" / "report.md").read_text(encoding="utf-8")
     assert "copy, recall by distance" in text
     assert "copy, lift by distance" in text
-    assert "| rope | 47% | 47% |" in text
+    assert "| rope | **47%** | **47%** |" in text
     assert "chance 6.2%" in text
     with (root / "outputs" / "report.csv").open(encoding="utf-8") as file:
         found_rows = [r for r in csv.DictReader(file) if r["quantity"] == "lift"]

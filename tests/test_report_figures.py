@@ -16,7 +16,7 @@ import pytest
 from matplotlib import font_manager
 
 from posbench.errors import UserError
-from posbench.report import figures, fonts, labels, styles
+from posbench.report import FIGURES, figures, fonts, labels, styles
 from posbench.report.comparison import Bin, Cell, Comparison, Cost, Reach, Report, Row
 from posbench.statistics import Interval
 from tests import specimens
@@ -35,7 +35,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 def row(name: str, curve: dict[int, Cell], **changes: object) -> Row:
-    made = Row(name, name, curve, Cost(), 1.0, "untuned", Reach(), Reach(), Reach())
+    made = Row(name, name, None, curve, Cost(), 1.0, "untuned", Reach(), Reach(), Reach())
     return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
 
 
@@ -67,9 +67,9 @@ def spoken(svg: Path) -> str:
 
 
 def test_every_kind_in_every_format(tmp_path: Path) -> None:
-    paths = figures.write(specimens.report(), tmp_path / "new", figures.FORMATS)
+    paths = figures.write(specimens.report(), tmp_path / "new", FIGURES)
     kinds = ["extrapolation", "context", "cost", "passkey-recall", "copy-recall"]
-    expected = [f"demo-{kind}.{form}" for kind in kinds for form in figures.FORMATS]
+    expected = [f"demo-{kind}.{form}" for kind in kinds for form in FIGURES]
     assert [path.name for path in paths] == expected
     assert sorted((tmp_path / "new").iterdir()) == sorted(paths)
     for path in paths:
@@ -87,8 +87,8 @@ def test_every_kind_in_every_format(tmp_path: Path) -> None:
 
 def test_the_same_report_gives_the_same_files(tmp_path: Path) -> None:
     report = Report((specimens.comparison(),))
-    first = figures.write(report, tmp_path / "a", figures.FORMATS, "dark")
-    again = figures.write(report, tmp_path / "b", figures.FORMATS, "dark")
+    first = figures.write(report, tmp_path / "a", FIGURES, "dark")
+    again = figures.write(report, tmp_path / "b", FIGURES, "dark")
     assert [path.name for path in first] == [path.name for path in again]
     assert all(path.stem.endswith("-dark") for path in first)
     for one, other in zip(first, again, strict=True):
@@ -113,7 +113,7 @@ def test_text_of_runs_is_shown_as_it_is(tmp_path: Path) -> None:
     shown = spoken(path)
     for text in ("<script>alert", "50% of", "$x_1$", "_hidden", "two lines", "nul\ufffd \ufffd"):
         assert text in shown, text
-    many = [dataclasses.replace(r, name=f"{n} {r.name}") for n in range(3) for r in rows]
+    many = [dataclasses.replace(r, label=f"{n} {r.name}") for n in range(3) for r in rows]
     hidden = row("_hidden", cells(10, 11))
     (path,) = figures.write(table(hidden, *many), tmp_path, ["svg"])
     assert "_hidden" in spoken(path)

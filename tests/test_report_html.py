@@ -65,7 +65,7 @@ def page() -> str:
 def many(count: int) -> Report:
     """A comparison of so many encodings."""
     (_, second, *_) = specimens.comparison().rows
-    rows = [dataclasses.replace(second, name=f"encoding {n}") for n in range(count)]
+    rows = [dataclasses.replace(second, label=f"encoding {n}") for n in range(count)]
     return Report((dataclasses.replace(specimens.comparison(), rows=tuple(rows)),))
 
 
@@ -89,7 +89,7 @@ def test_text_of_runs_stays_text(page: str) -> None:
 
 def test_a_hostile_experiment_reaches_no_tag_and_no_file_name() -> None:
     whole = dataclasses.replace(specimens.comparison(), experiment='"><script>alert(1)</script>')
-    drawn = [dataclasses.replace(row, name=specimens.WORST + row.name) for row in whole.rows]
+    drawn = [dataclasses.replace(row, label=specimens.WORST + row.name) for row in whole.rows]
     page = html(Report((dataclasses.replace(whole, rows=tuple(drawn), baseline="</style>"),)))
     assert "<script>alert" not in page
     assert len(Page(page).all("script")) == len(Page(page).all("style")) == 1

@@ -35,7 +35,7 @@ def many(rows: int, lengths: int) -> Report:
     cell = Cell(Interval(1e9, 3.0, 2e12), Interval(1.5, 1.4, 1.6), Interval(2.0), 1.5, 99_999.0, 7)
     made = [
         dataclasses.replace(
-            table.rows[n % 7], name=f"{n}{FAMILY[n % 4]}", cells=dict.fromkeys(wide, cell)
+            table.rows[n % 7], label=f"{n}{FAMILY[n % 4]}", cells=dict.fromkeys(wide, cell)
         )
         for n in range(rows)
     ]

@@ -29,7 +29,7 @@ def simulated(
         + generator.normal(0, by_seed, (seeds, 1))
         + generator.normal(0, both, (seeds, documents))
     )
-    return Losses(np.asarray(rates * counts, np.float64), counts)
+    return Losses(np.array(rates * counts, dtype=np.float64), counts.astype(np.float64))
 
 
 @pytest.mark.parametrize(
@@ -133,6 +133,12 @@ def test_it_is_the_same_each_time_and_another_with_another_seed() -> None:
     losses = simulated(np.random.default_rng(6), 3, 24, (0.1, 0.1, 0.1))
     assert Bootstrap(seed=1).interval(losses) == Bootstrap(seed=1).interval(losses)
     assert Bootstrap(seed=1).interval(losses) != Bootstrap(seed=2).interval(losses)
+
+
+def test_seeds_that_differ_in_documents_but_not_in_sum_have_an_interval() -> None:
+    """The documents' draws do not vary at all; what is left is the seeds' part, nothing."""
+    losses = Losses(np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([4.0, 4.0]))
+    assert Bootstrap().interval(losses) == Interval(0.125, 0.125, 0.125)
 
 
 def test_one_document_has_no_interval() -> None:

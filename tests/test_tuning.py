@@ -87,9 +87,10 @@ def test_a_space_that_is_none_is_one_line(overrides: list[str], named: str) -> N
 
 def test_the_lowest_loss_is_chosen_and_divergence_never() -> None:
     trials = [Trial({LR: 1.0}, 3.5), Trial({LR: 2.0}, None), Trial({LR: 3.0}, 3.4)]
-    assert Record({}, {}, trials, {}).chosen.values == {LR: 3.0}
+    assert Record({}, {"trials": 3}, trials, {}).chosen.values == {LR: 3.0}
+    assert Record({}, {"trials": 2}, trials, {}).chosen.values == {LR: 1.0}  # within the budget
     with pytest.raises(UserError, match="diverged"):
-        _ = Record({}, {}, [Trial({}, None)], {}).chosen
+        _ = Record({}, {"trials": 1}, [Trial({}, None)], {}).chosen
 
 
 def test_tune_then_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,12 +130,36 @@ def test_a_second_tuning_only_does_what_is_missing(
     assert len(second["trials"]) == second["budget"]["trials"] == 2
 
 
+def test_a_smaller_budget_chooses_among_as_many(tmp_path: Path) -> None:
+    assert tune(tmp_path, "encoding=t5") == 0
+    assert tune(tmp_path, "encoding=t5 tune.trials=1") == 0
+    kept = record(tmp_path, "t5")
+    assert kept["budget"]["trials"] == 1
+    assert kept["chosen"] == kept["trials"][0]["values"]
+    assert len(kept["trials"]) == 3
+    assert toy.train(tmp_path, "encoding=t5 tuned=true") == 0
+    folder = tmp_path / "outputs" / "default" / "t5" / "seed1"
+    assert json.loads((folder / "provenance.json").read_text())["tuning"]["trials"] == 1
+
+
+def test_an_encoding_whose_trials_all_diverge_fails_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    two = "encoding=rope,alibi optim.clip=1.0e+30 tune.trials=1"
+    words = toy.flat(toy.arguments(tmp_path, "tune.blocks=4", two))
+    assert cli.run(["tune", "-m", *words, "optim.lr=1.0e+30"]) == 1
+    told = capsys.readouterr()
+    assert "all 1 trials diverged" in told.err
+    assert "2 of 2 runs failed" in told.err
+    assert "Traceback" not in told.err
+
+
 def test_a_record_is_never_mixed_with_another_set_up(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert tune(tmp_path, "encoding=alibi tune.trials=1") == 0
     before = record(tmp_path, "alibi")
-    for change in ("train.steps=5", "seed=7", "tune.lr=[0.5,1] optim.lr=0.1"):
+    for change in ("train.steps=5", "seed=7", "tune.blocks=2", "tune.lr=[0.5,1]"):
         assert tune(tmp_path, "encoding=alibi", change) == 1
         assert "another set-up" in capsys.readouterr().err
     assert record(tmp_path, "alibi") == before
@@ -174,6 +199,14 @@ def test_auto_is_untuned_where_there_is_no_record(tmp_path: Path) -> None:
     assert json.loads((folder / "provenance.json").read_text())["tuning"] is None
 
 
+@pytest.mark.parametrize("word", ["tuned=true", "tracking.wandb=online"])
+def test_what_trials_cannot_be_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], word: str
+) -> None:
+    assert tune(tmp_path, "encoding=alibi", word) == 1
+    assert word.partition("=")[0] in capsys.readouterr().err
+
+
 def test_an_unfinished_record_is_not_used(tmp_path: Path) -> None:
     assert tune(tmp_path, "encoding=alibi") == 0
     path = tmp_path / "outputs" / "default" / "tuned" / "alibi.yaml"
@@ -202,7 +235,7 @@ def test_a_trial_that_diverges_is_noted_and_the_others_go_on(tmp_path: Path) -> 
 @pytest.mark.parametrize("path", sorted(SHIPPED.rglob("*.yaml")), ids=lambda path: path.stem)
 def test_the_shipped_records_are_of_the_demo_as_it_is(path: Path) -> None:
     with initialize_config_module("posbench.conf", version_base="1.3"):
-        node = compose("train", [f"+experiment={path.parent.name}", f"encoding={path.stem}"])
+        node = compose("train", [f"experiment={path.parent.name}", f"encoding={path.stem}"])
         node.run.name = path.stem
     made, used = tuning.applied(config.load(node, config.Config))
     assert used is not None

@@ -24,4 +24,4 @@ def main(node: DictConfig) -> None:
     folder = Path(asked.folder)
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "claims.md", show.markdown(verdicts))
-    console.print(f"written: {folder / 'claims.md'}", style="dim")
+    console.print(f"written: {folder / 'claims.md'}", style="dim", markup=False)

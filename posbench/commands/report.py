@@ -14,15 +14,12 @@ from posbench.entry import command
 from posbench.errors import UserError
 from posbench.explain import nearest
 from posbench.files import write_text
-from posbench.report import agreement, collect, compare, markdown, terminal, tidy
+from posbench.report import FIGURES, THEMES, agreement, collect, compare, markdown, terminal, tidy
 from posbench.report.collect import Run
 from posbench.report.comparison import Comparison, Report
 from posbench.report.probing import probe_tables
 from posbench.report.wording import Extra
 from posbench.statistics import Bootstrap
-
-FIGURES = ("png", "svg", "pdf")
-THEMES = ("light", "dark")
 
 
 @command("report")
@@ -45,7 +42,7 @@ def main(node: DictConfig) -> None:
 
         mirror(report, written, asked)
     if written:
-        console.print("written:", *map(str, written), style="dim", highlight=False)
+        console.print("written:", *map(str, written), style="dim", highlight=False, markup=False)
 
 
 def _settings(asked: ReportConfig) -> compare.Settings:

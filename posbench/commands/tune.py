@@ -6,6 +6,7 @@ from omegaconf import DictConfig
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from posbench import config as schemas
 from posbench import trials, tuning
@@ -18,7 +19,8 @@ _tuned: list[tuple[str, Record]] = []
 @command("tune")
 def tune(node: DictConfig) -> None:
     config = schemas.load(node, schemas.TuneCommand)
-    _tuned.append((config.run.name, trials.tune(config, Console())))
+    record = trials.tune(config, Console())
+    _tuned.append((config.run.name, record))
 
 
 def main() -> None:
@@ -43,5 +45,7 @@ def show(tuned: list[tuple[str, Record]], console: Console) -> None:
         chosen = record.chosen
         losses = [record.trials[0].loss, chosen.loss]
         shown = ["diverged" if loss is None else f"{loss:.4f}" for loss in losses]
-        table.add_row(name, tuning.label(chosen.values), *shown, str(len(record.trials)))
+        table.add_row(
+            Text(name), tuning.label(chosen.values), *shown, str(record.budget["trials"])
+        )
     console.print(table)

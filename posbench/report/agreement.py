@@ -11,13 +11,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rich.table import Table
-
 from posbench import published
 from posbench.errors import UserError
 from posbench.published import NONOVERLAPPING, Curve, Publication
 from posbench.report.comparison import Comparison
-from posbench.report.terminal import PLAIN
 
 MULTIPLES = (2, 4, 8, 16)  # of the training length; at 1 every ratio is 1
 FEWEST = 3  # encodings: two have only the orders 1 and -1
@@ -90,18 +87,6 @@ def caption(comparison: Comparison) -> str:
         "linearly in log length; nothing is extrapolated. Encodings are in the paper's order, "
         "lowest ratio first."
     )
-
-
-def terminal(comparison: Comparison, agreements: Sequence[Agreement]) -> Table:
-    """A rich table."""
-    title = f"{comparison.experiment}: agreement with published ratios"
-    table = Table(title=title, caption=caption(comparison), **PLAIN)
-    for header in HEADERS:
-        words = header in ("paper", "corpus", "rests on")
-        table.add_column(header, justify="left" if words else "right", no_wrap=not words)
-    for row in described(agreements):
-        table.add_row(*row)
-    return table
 
 
 def _require_curves(publication: Publication) -> None:

@@ -99,7 +99,7 @@ def runs(paths: Iterable[Path]) -> list[Run]:
 
 def _run(folder: RunFolder) -> Run:
     try:
-        return Run(
+        run = Run(
             folder=folder.path,
             config=folder.config(),
             status=folder.status,
@@ -111,3 +111,16 @@ def _run(folder: RunFolder) -> Run:
     except (OSError, ValueError, TypeError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"{folder.path}: cannot be read ({reason}); leave it out") from error
+    _require_keys(run)
+    return run
+
+
+def _require_keys(run: Run) -> None:
+    """Raise UserError for a configuration that lacks what a report needs."""
+    needed = "run.experiment run.name seed train.length eval.protocols eval.lengths encoding"
+    for key in needed.split():
+        place: Any = run.config
+        for part in key.split("."):
+            place = place.get(part) if isinstance(place, dict) else None
+        if place in (None, []):
+            raise UserError(f"{run.folder / 'config.yaml'}: {key} is missing; leave it out")

@@ -67,9 +67,23 @@ def _comparison(
         baseline=baseline,
         level=settings.bootstrap.level,
         facts=facts(group, entries, settings.bootstrap),
-        apart=group.apart,
+        apart=(*group.apart, *_other_tokens(group, protocol, targets)),
         notes=notes(rows, settings.baseline is not None and baseline is None),
     )
+
+
+def _other_tokens(group: Group, protocol: str, targets: str | None) -> list[str]:
+    """What of the group was scored over other tokens, and so is in a table of its own."""
+    told: dict[tuple[str, str | None], list[str]] = {}
+    for run in group.runs:
+        for result in run.results:
+            place = (result.protocol, result.targets)
+            if place[0] == protocol and place[1] != targets:
+                told.setdefault(place, []).append(run.name)
+    return [
+        f"scored over other tokens ({hashed}), in another table: {', '.join(dict.fromkeys(names))}"
+        for (_, hashed), names in told.items()
+    ]
 
 
 def _extensions(runs: list[Run], protocol: str, targets: str | None) -> list[str | None]:
@@ -94,6 +108,7 @@ def _rows(
     recl = [Reach(reason="windows hold all contexts")] * len(entries)
     if same_tokens:
         recl = reach.recl(entries, lengths, settings.recl_share)
+    seeds = {seed for each in entries for found in each.results.values() for seed in found}
     rows = []
     for number, each in enumerate(entries):
         cells = {n: columns[n][number] for n in lengths}
@@ -101,8 +116,9 @@ def _rows(
         contexts = scored and protocol != "fixed_targets"
         rows.append(
             Row(
-                name=each.name if each.as_trained else f"{each.name} + {each.extension}",
+                label=each.name,
                 encoding=each.runs[0].name,
+                extension=each.extension,
                 cells=cells,
                 cost=_cost(each, max(lengths)),
                 lr_multiplier=each.runs[0].lr_multiplier,
@@ -111,7 +127,7 @@ def _rows(
                 helps=reach.helps(each, bootstrap),
                 breaks=reach.breaks(cells, first),
                 by_context=reach.by_context(each, scored[-1], bootstrap) if contexts else (),
-                trouble=_trouble(each, group),
+                trouble=_trouble(each, seeds),
             )
         )
     return rows
@@ -134,29 +150,43 @@ def _column(entries: list[Entry], length: int, first: int, settings: Settings) -
                 against=_ratio(each, other, length, length, bootstrap),
             )
         )
-    order = sorted(
-        (n for n, cell in enumerate(cells) if cell.perplexity is not None),
-        key=lambda n: _value(cells[n]),
-    )
+    return _ranked(entries, cells, length, bootstrap)
+
+
+def _ranked(
+    entries: list[Entry], cells: list[Cell], length: int, bootstrap: Bootstrap
+) -> list[Cell]:
+    """Ranks and marks, over seeds that most entries share; the others have no rank."""
+    seeds = _shared_seeds(entries, length)
+    scores = {
+        number: {seed: each.scores[length][seed] for seed in seeds}
+        for number, each in enumerate(entries)
+        if seeds and seeds <= each.scores.get(length, {}).keys()
+    }
+    order = sorted(scores, key=lambda number: pooled(scores[number]).mean)
+    ranked = list(cells)
     for place, number in enumerate(order):
-        best = _value(cells[number]) == _value(cells[order[0]])
-        alike = not best and _alike(entries[number], entries[order[0]], length, bootstrap)
-        cells[number] = dataclasses.replace(
-            cells[number], rank=place + 1, best=best and len(entries) > 1, tied=alike
+        paired = difference(scores[number], scores[order[0]])
+        interval = None if paired is None else bootstrap.interval(paired)
+        best = number == order[0] or (interval is not None and interval.value == 0)
+        apart = interval is not None and interval.low is not None and interval.low > 0
+        ranked[number] = dataclasses.replace(
+            cells[number],
+            rank=place + 1,
+            best=best and len(entries) > 1,
+            tied=not best and not apart,
         )
-    return cells
+    return ranked
 
 
-def _value(cell: Cell) -> float:
-    assert cell.perplexity is not None
-    return cell.perplexity.value
-
-
-def _alike(these: Entry, those: Entry, length: int, bootstrap: Bootstrap) -> bool:
-    """Whether the interval of their difference holds zero."""
-    paired = difference(these.scores[length], those.scores[length])
-    interval = None if paired is None else bootstrap.interval(paired)
-    return interval is not None and interval.low is not None and interval.holds(0.0)
+def _shared_seeds(entries: list[Entry], length: int) -> frozenset[int]:
+    """The set of seeds that the most entries have, the largest such."""
+    found = [frozenset(each.scores.get(length, {})) for each in entries]
+    return max(
+        filter(None, found),
+        key=lambda seeds: (sum(seeds <= other for other in found), len(seeds)),
+        default=frozenset(),
+    )
 
 
 def _cell(each: Entry, length: int, bootstrap: Bootstrap) -> Cell:
@@ -207,16 +237,17 @@ def _cost(each: Entry, longest: int) -> Cost:
         train_tokens_per_second=_median([s.get("train_tokens_per_second") for s in summaries]),
         eval_tokens_per_second=_median(speeds),
         peak_memory=_median([s.get("train_peak_memory") for s in summaries]),
-        seconds=_median([_seconds(run) for run in each.runs]),
+        seconds=_median([_seconds(run, each) for run in each.runs]),
     )
 
 
-def _seconds(run: Run) -> float | None:
-    """Training, by its median speed, and evaluation."""
+def _seconds(run: Run, each: Entry) -> float | None:
+    """Training, by its median speed, and this row's evaluation."""
     speed = run.summary.get("train_tokens_per_second")
     if not speed:
         return None
-    return float(run.summary["tokens_trained"] / speed) + sum(r.seconds or 0 for r in run.results)
+    scored = [found[run.seed] for found in each.results.values() if run.seed in found]
+    return float(run.summary["tokens_trained"] / speed) + sum(r.seconds or 0 for r in scored)
 
 
 def _median(values: Sequence[Any]) -> float | None:
@@ -224,14 +255,14 @@ def _median(values: Sequence[Any]) -> float | None:
     return statistics.median(known) if known else None
 
 
-def _trouble(each: Entry, group: Group) -> tuple[str, ...]:
-    """What is missing, and why."""
-    trouble = [f"seed {run.seed} {run.trouble}" for run in each.runs if run.trouble]
-    scored = len(each.runs)
-    if not each.as_trained:
-        scored = len({seed for found in each.results.values() for seed in found})
-    seeds = len({run.seed for run in group.runs})
-    return (*trouble, f"{scored} of {seeds} seeds") if scored < seeds else tuple(trouble)
+def _trouble(each: Entry, seeds: set[int]) -> tuple[str, ...]:
+    """What is missing, and why. seeds: of the whole table."""
+    failed = {run.seed: run.trouble for run in each.runs if run.trouble}
+    trouble = [f"seed {seed} {reason}" for seed, reason in failed.items()]
+    scored = {seed for found in each.results.values() for seed in found}
+    if missing := seeds - scored - failed.keys():
+        trouble.append(f"no seed {', '.join(map(str, sorted(missing)))}")
+    return tuple(trouble)
 
 
 def _order(row: Row) -> tuple[bool, float, str]:

@@ -71,8 +71,9 @@ class Cost:
 class Row:
     """One encoding, or an extension of its context, over its seeds."""
 
-    name: str  # the label: run.name, told apart where settings differ, and " + <extension>"
+    label: str  # run.name, told apart where settings differ
     encoding: str  # run.name
+    extension: str | None
     cells: dict[int, Cell]  # by length
     cost: Cost
     lr_multiplier: float  # of the positional parameters
@@ -84,6 +85,10 @@ class Row:
     trouble: tuple[str, ...] = ()  # what is missing, and why
 
     @property
+    def name(self) -> str:
+        return self.label if self.extension is None else f"{self.label} + {self.extension}"
+
+    @property
     def longest(self) -> Cell:
         return self.cells[max(self.cells)]
 
@@ -93,7 +98,7 @@ class Comparison:
     """One table. Rows are in order: best at the longest length first, what has no number last."""
 
     experiment: str
-    protocol: str  # "fixed_targets", or "sliding, stride 64"
+    protocol: str  # "fixed_targets", or "sliding stride 64"
     targets: str | None  # hash of the scored tokens; None: nothing scored yet
     train_length: int
     lengths: tuple[int, ...]
@@ -129,6 +134,7 @@ class ProbeTable:
     train_length: int
     distances: tuple[int, ...]
     rows: tuple[ProbeRow, ...]
+    trials: str  # hash of what was planted where
     chance: float  # what guessing among the candidates gets
     facts: dict[str, str]
     notes: tuple[str, ...] = ()  # why there is no number

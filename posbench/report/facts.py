@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Any
 
 from posbench.report.collect import Run
 from posbench.report.comparison import Row
@@ -14,58 +15,94 @@ from posbench.statistics import Bootstrap
 
 def facts(group: Group, entries: Sequence[Entry], bootstrap: Bootstrap) -> dict[str, str]:
     """For a caption, in order."""
-    config = group.config
-    summary = next((run.summary for run in group.runs if run.summary), {})
-    model, train = config["model"], config["train"]
+    told = setting(group)
     results = [r for each in entries for found in each.results.values() for r in found.values()]
     scored = next((result for result in results if result.tokens), None)
-    told = {
-        "corpus": str(summary.get("corpus", "?")),
-        "tokenizer": f"{summary.get('tokenizer')}, vocabulary {summary.get('vocabulary', 0):,}",
-        "model": f"width {model['width']}, {model['layers']} layers, {model['heads']} heads",
-        "trained on": f"{summary.get('tokens_trained', 0):,} tokens at length {train['length']}",
-    }
     if scored is not None:
         told["scored"] = (
             f"{scored.tokens:,} targets {scored.targets} of {scored.documents} documents"
         )
-    told["learning rates"] = _tuning(group.runs)
-    told["seeds"] = _seeds(group.runs)
+    seeds = {seed for each in entries for found in each.results.values() for seed in found}
+    told["seeds"] = in_words(seeds or {run.seed for run in group.runs})
     if scored is not None:
         told["intervals"] = _intervals(entries, bootstrap)
-    told["commit"] = ", ".join(sorted({str(run.provenance.get("commit")) for run in group.runs}))
+    told["commit"] = commits(group.runs)
     return told
 
 
-def _seeds(runs: Sequence[Run]) -> str:
-    seeds = sorted({run.seed for run in runs})
+def setting(group: Group) -> dict[str, str]:
+    """What the runs of a group have in common, as far as any has come."""
+    config = group.config
+    model, train = config["model"], config["train"]
+    told = {"corpus": str(config["corpus"].get("name") or _class(config["corpus"]))}
+    told["tokenizer"] = _class(config["tokenizer"])
+    told["model"] = f"width {model['width']}, {model['layers']} layers, {model['heads']} heads"
+    told["trained"] = f"at length {train['length']}"
+    if summary := next((run.summary for run in group.runs if run.summary), None):
+        told["corpus"] = str(summary.get("corpus"))
+        told["tokenizer"] += f", vocabulary {summary.get('vocabulary', 0):,}"
+        told["trained"] = f"on {summary.get('tokens_trained', 0):,} tokens {told['trained']}"
+    told["learning rates"] = _tuning(group.runs)
+    return told
+
+
+def commits(runs: Sequence[Run]) -> str:
+    return ", ".join(sorted({str(run.provenance.get("commit")) for run in runs}))
+
+
+def _class(settings: dict[str, Any]) -> str:
+    return str(settings.get("_target_")).rpartition(".")[2]
+
+
+def in_words(seeds: Collection[int]) -> str:
+    """Of one seed, what that means."""
     if len(seeds) > 1:
-        return ", ".join(map(str, seeds))
-    return f"{seeds[0]} alone, so nothing is known of how another training run would differ"
+        return ", ".join(map(str, sorted(seeds)))
+    (seed,) = seeds
+    return f"{seed} alone, so nothing is known of how another training run would differ"
 
 
 def _intervals(entries: Sequence[Entry], bootstrap: Bootstrap) -> str:
-    scores = [s for each in entries for found in each.scores.values() for s in found.values()]
-    documents = max((len(score.documents) for score in scores), default=0)
-    if documents < 2:
-        return "none, for want of documents"
-    seeds = max(len(found) for each in entries for found in each.scores.values())
-    over = f"{documents} documents" + (f" and {seeds} seeds" if seeds > 1 else "")
+    found = [scores for each in entries for scores in each.scores.values()]
+    documents = {len(score.documents) for scores in found for score in scores.values()}
+    if max(documents, default=0) < 2:
+        return "none, for want of losses by document"
+    over = f"{_range(documents)} documents"
+    if max(map(len, found)) > 1:
+        over += f" and {_range({len(scores) for scores in found})} seeds"
     return f"{bootstrap.level:.0%}, paired block bootstrap over {over}, {bootstrap.draws:,} draws"
+
+
+def _range(counts: set[int]) -> str:
+    low, high = min(counts), max(counts)
+    return str(low) if low == high else f"{low} to {high}"
 
 
 def _tuning(runs: Sequence[Run]) -> str:
     """ "untuned", "tuned, 6 trials each", or who is what."""
     kinds: dict[str, list[str]] = defaultdict(list)
+    budgets = {_budget(run) for run in runs} - {None}
     for run in runs:
-        trials = None if run.tuning is None else run.tuning["trials"]
-        kind = "untuned" if trials is None else f"tuned, {trials} trials"
+        kind = "untuned"
+        if run.tuning is not None:
+            kind = f"tuned, {run.tuning['trials']} trials"
+            kind += f" of another kind ({_budget(run)})" if len(budgets) > 1 else ""
         if run.name not in kinds[kind]:
             kinds[kind].append(run.name)
     if len(kinds) == 1:
         (kind,) = kinds
         return kind if kind == "untuned" else f"{kind} each"
     return "; ".join(f"{kind}: {', '.join(names)}" for kind, names in sorted(kinds.items()))
+
+
+def _budget(run: Run) -> str | None:
+    """What its trials had besides their number."""
+    if run.tuning is None:
+        return None
+    known = run.tuning["budget"].items()
+    return ", ".join(
+        f"{key} {value}" for key, value in known if key not in ("trials", "corpus_hash")
+    )
 
 
 def notes(rows: Sequence[Row], without_baseline: bool) -> tuple[str, ...]:

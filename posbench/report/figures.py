@@ -11,12 +11,11 @@ from matplotlib.figure import Figure
 
 from posbench import files
 from posbench.errors import UserError
-from posbench.report import curves, styles
+from posbench.report import FIGURES, THEMES, curves, styles
 from posbench.report.comparison import Comparison, ProbeTable, Report
 from posbench.report.curves import Curve
 from posbench.report.styles import Line, Theme, clean
 
-FORMATS = ("pdf", "png", "svg")
 UNTOLD = ("tokenizer", "scored", "commit")  # facts for which there is no room but in the file
 LONGEST = 120  # bytes of a file's name
 Shown = Comparison | ProbeTable
@@ -30,7 +29,7 @@ def write(
 
     The same report gives the same files. Raises UserError for an unknown format or theme.
     """
-    for value, known in (*((form, FORMATS) for form in formats), (theme, tuple(styles.THEMES))):
+    for value, known in (*((form, FIGURES) for form in formats), (theme, THEMES)):
         if value not in known:
             raise UserError(f"no figures as {value!r}: choose from {', '.join(known)}")
     folder.mkdir(parents=True, exist_ok=True)

@@ -37,10 +37,16 @@ def _comparison(comparison: Comparison) -> str:
 def _probe(probe: ProbeTable) -> str:
     rows = []
     for row in probe.rows:
-        shown = [wording.share(row, distance) for distance in probe.distances]
+        shown = []
+        for distance in probe.distances:
+            said = wording.share(row, distance)
+            better = wording.beats_chance(row.recall.get(distance), probe)
+            shown.append(f"**{said}**" if better else said)
         rows.append([escape(row.name), *shown])
     head = ["encoding", *(f"{distance:,}" for distance in probe.distances)]
-    return f"### {escape(probe.title)}\n\n{_table(head, rows)}\n{escape(wording.probe(probe))}.\n"
+    listed = "\n".join(f"- {escape(note)}" for note in probe.notes)
+    caption = escape(wording.probe(probe))
+    return f"### {escape(probe.title)}\n\n{_table(head, rows)}\n{caption}.\n\n{listed}\n"
 
 
 def _section(title: str, headers: list[str], rows: list[list[str]], caption: str) -> str:

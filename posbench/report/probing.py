@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from posbench.report import groups
+from posbench.report import facts, groups
 from posbench.report.collect import Run
 from posbench.report.comparison import ProbeRow, ProbeTable
 from posbench.report.groups import Group
@@ -37,11 +37,13 @@ def _table(
     group: Group, probe: str, trials: str, measure: str, bootstrap: Bootstrap
 ) -> ProbeTable:
     by_row: dict[str, list[ProbeResult]] = defaultdict(list)
+    seeds: set[int] = set()
     for name, runs in groups.rows(group.runs).items():
-        for result in (result for run in runs for result in run.probes):
+        for run, result in [(each, result) for each in runs for result in each.probes]:
             if (result.probe, result.trials_hash) == (probe, trials):
                 label = name if result.extension is None else f"{name} + {result.extension}"
                 by_row[label].append(result)
+                seeds.add(run.seed)
     rows = [_row(label, found, measure, bootstrap) for label, found in by_row.items()]
     one = next(iter(by_row.values()))[0]
     return ProbeTable(
@@ -51,19 +53,31 @@ def _table(
         train_length=group.config["train"]["length"],
         distances=tuple(sorted({r.distance for found in by_row.values() for r in found})),
         rows=tuple(sorted(rows, key=_order)),
+        trials=trials,
         chance=1 / one.candidates,
         facts={
+            **facts.setting(group),
             measure: f"share of trials in which {MEASURES[measure][1]}",
             "trials": f"{one.trials} a distance, {trials}, in {one.documents} documents",
             "candidates": str(one.candidates),
-            "seeds": ", ".join(sorted({str(run.seed) for run in group.runs if run.probes})),
+            "seeds": facts.in_words(seeds),
+            "intervals": f"{bootstrap.level:.0%}, block bootstrap over documents and seeds",
+            "commit": facts.commits(group.runs),
         },
-        notes=tuple(
-            dict.fromkeys(
-                f"{row.name}, n/a: {why}" for row in rows for why in row.reasons.values()
-            )
-        ),
+        notes=_notes(group, rows, by_row),
     )
+
+
+def _notes(
+    group: Group, rows: Sequence[ProbeRow], probed: Mapping[str, list[ProbeResult]]
+) -> tuple[str, ...]:
+    """Why there is no number, and who was not asked."""
+    told = [f"{row.name}, n/a: {why}" for row in rows for why in row.reasons.values()]
+    for name, runs in groups.rows(group.runs).items():
+        told += [f"{name}: seed {run.seed} {run.trouble}" for run in runs if run.trouble]
+        if name not in probed and not any(run.trouble for run in runs):
+            told.append(f"{name}: not probed")
+    return tuple(dict.fromkeys(told))
 
 
 def _row(label: str, results: list[ProbeResult], measure: str, bootstrap: Bootstrap) -> ProbeRow:

@@ -29,28 +29,33 @@ def helps(entry: Entry, bootstrap: Bootstrap) -> Reach:
     reached = lengths[0]
     for shorter, longer in itertools.pairwise(lengths):
         paired = difference(entry.scores[longer], entry.scores[shorter])
-        gain = None if paired is None else bootstrap.interval(paired).high
-        if gain is None:
-            return Reach(reason="one document: no interval")
-        if gain < 0:
+        if paired is None:
+            return Reach(reason=f"{shorter:,} and {longer:,} share no seed")
+        if (high := bootstrap.interval(paired).high) is None:
+            return Reach(reason="no losses by document, so no interval")
+        if high < 0:
             reached = longer
     return Reach(reached, beyond=reached == lengths[-1])
 
 
 def breaks(cells: dict[int, Cell], train_length: int) -> Reach:
-    """Where perplexity passes 1.05 times that of the training length; linear in log length."""
-    lengths = [n for n, cell in sorted(cells.items()) if cell.perplexity and n >= train_length]
-    if train_length not in lengths:
+    """Where the ratio to the training length passes 1.05; linear in log length."""
+    ratios = {
+        length: cell.ratio.value if cell.ratio else 1.0
+        for length, cell in sorted(cells.items())
+        if length >= train_length and cell.perplexity and (cell.ratio or length == train_length)
+    }
+    if train_length not in ratios:
         return Reach(reason="not scored at the training length")
-    if len(lengths) < 2:
+    if ratios[train_length] > BROKEN:  # an extension that spoils what was learned
+        return Reach(train_length)
+    if len(ratios) < 2:
         return Reach(reason="scored at the training length alone")
-    values = {n: cell.perplexity.value for n, cell in cells.items() if cell.perplexity}
-    limit = BROKEN * values[train_length]
-    for shorter, longer in itertools.pairwise(lengths):
-        if values[longer] > limit:
-            share = (limit - values[shorter]) / (values[longer] - values[shorter])
+    for shorter, longer in itertools.pairwise(ratios):
+        if ratios[longer] > BROKEN:
+            share = (BROKEN - ratios[shorter]) / (ratios[longer] - ratios[shorter])
             return Reach(math.exp(np.interp(share, [0, 1], np.log([shorter, longer]))))
-    return Reach(lengths[-1], beyond=True)
+    return Reach(max(ratios), beyond=True)
 
 
 def recl(entries: Sequence[Entry], lengths: Sequence[int], share: float) -> list[Reach]:
@@ -65,7 +70,9 @@ def recl(entries: Sequence[Entry], lengths: Sequence[int], share: float) -> list
     for shorter, longer in itertools.pairwise(kept):
         gains = _gains(kept[shorter], kept[longer], share)
         for number, gain in enumerate(gains):
-            if reached[number] is None and gain is not None and gain < GAIN:
+            if gain is None or not kept[shorter][number] or reached[number] is not None:
+                continue
+            if gain < GAIN:
                 reached[number] = Reach(shorter)
     return [
         found or _unfinished([n for n in kept if kept[n][number]])
@@ -112,7 +119,8 @@ def by_context(entry: Entry, length: int, bootstrap: Bootstrap) -> tuple[Bin, ..
     if not kept:
         return ()
     contexts = next(iter(kept.values())).contexts
-    edges = np.unique(np.round(2 ** np.arange(0, math.log2(length) + 0.51, 0.5)).astype(int))
+    halves = np.arange(0, max(math.log2(length), 0.5), 0.5)
+    edges = np.unique(np.round(2**halves).astype(int))
     bins = []
     for first, after in zip(edges, [*edges[1:], length + 1], strict=True):
         inside = (contexts >= first) & (contexts < after)

@@ -28,6 +28,12 @@ class Score:
     sums: Array
     counts: Array
 
+    @property
+    def whole(self) -> Score:
+        """All of it as one document."""
+        one = np.array([self.sums.sum()]), np.array([self.counts.sum()])
+        return Score(np.zeros(1, np.int64), *one)
+
 
 @dataclass
 class Entry:
@@ -70,6 +76,9 @@ def entry(
             made.results.setdefault(result.length, {})[run.seed] = result
             if result.nll is not None:
                 made.scores.setdefault(result.length, {})[run.seed] = _score(run, result)
+    for length, scores in made.scores.items():
+        if len({score.documents.tobytes() for score in scores.values()}) > 1:
+            made.scores[length] = {seed: score.whole for seed, score in scores.items()}
     return made
 
 
@@ -80,12 +89,12 @@ def pooled(scores: Mapping[int, Score]) -> Losses:
 
 
 def difference(these: Mapping[int, Score], those: Mapping[int, Score]) -> Losses | None:
-    """Paired by document and seed; None where they have no seed in common."""
+    """Paired by document and seed; None where they have no seed, or not the tokens, in common."""
     common = these.keys() & those.keys()
     if not common:
         return None
-    pairs = [pooled({seed: scores[seed] for seed in common}) for scores in (these, those)]
-    return None if pairs[0].sums.shape != pairs[1].sums.shape else pairs[0].minus(pairs[1])
+    one, other = (pooled({seed: scores[seed] for seed in common}) for scores in (these, those))
+    return one.minus(other) if np.array_equal(one.counts, other.counts) else None
 
 
 def by_document(documents: NDArray[np.int64], losses: Array) -> Score:

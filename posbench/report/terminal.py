@@ -28,9 +28,9 @@ def show(report: Report, console: Console, extra: Sequence[Extra] = ()) -> None:
     for probe in report.probes:
         _print(recall(probe), probe.notes, console)
     for title, headers, rows, caption in extra:
-        table = rich_table.Table(title=title, caption=caption, **PLAIN)
+        table = rich_table.Table(title=Text(title), caption=Text(caption), **PLAIN)
         for header in headers:
-            table.add_column(header, overflow="fold")
+            table.add_column(Text(header), overflow="fold")
         for row in rows:
             table.add_row(*map(Text, row))
         console.print(table)
@@ -101,7 +101,7 @@ def _reaches(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> rich_tabl
     made = rich_table.Table(title=Text(wording.REACH_TITLE), caption=wording.REACH, **PLAIN)
     made.add_column(headers[0], overflow="fold")
     for header in headers[1:]:
-        made.add_column(header, justify="right", no_wrap=True)
+        made.add_column(Text(header), justify="right", no_wrap=True)
     for row in rows:
         made.add_row(*map(Text, row))
     return made
@@ -117,7 +117,7 @@ def recall(probe: ProbeTable) -> rich_table.Table:
         cells = []
         for distance in probe.distances:
             share = row.recall.get(distance)
-            chance = share is not None and (share.low or 0.0) <= probe.chance
-            cells.append(Text(wording.share(row, distance), style="dim" if chance else "bold"))
+            style = "bold" if wording.beats_chance(share, probe) else "dim"
+            cells.append(Text(wording.share(row, distance), style=style))
         made.add_row(Text(row.name), *cells)
     return made

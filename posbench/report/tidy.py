@@ -6,26 +6,36 @@ import csv
 import io
 from collections.abc import Iterator, Sequence
 
+from posbench.report import groups
 from posbench.report.collect import Run
 from posbench.report.comparison import Comparison, ProbeTable, Report, Row
 from posbench.results import Result
 from posbench.statistics import Interval
 
 COLUMNS = (
-    "experiment encoding extension seed protocol targets train_length length quantity value low "
-    "high tokens documents reason commit device corpus_hash"
+    "experiment row encoding extension seed protocol targets train_length length context_first "
+    "context_last quantity value low high tokens documents reason commit device corpus_hash"
 ).split()
 
 Line = dict[str, object]
 
 
 def tidy(report: Report, runs: Sequence[Run]) -> str:
-    """seed is "all" for what rests on every seed; a run that failed has a row with the reason."""
+    """seed is "all" for what rests on every seed; a run that failed has a line with the reason.
+
+    row is the label in the tables, which tells settings of one encoding apart.
+    """
+    labels = {
+        run.folder: label
+        for group in groups.comparable(runs)
+        for label, those in groups.rows(group.runs).items()
+        for run in those
+    }
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
     writer.writeheader()
     for run in runs:
-        writer.writerows(_run(run))
+        writer.writerows(_run(run, labels[run.folder]))
     for comparison in report.comparisons:
         for row in comparison.rows:
             writer.writerows(_row(comparison, row))
@@ -34,9 +44,10 @@ def tidy(report: Report, runs: Sequence[Run]) -> str:
     return text.getvalue()
 
 
-def _run(run: Run) -> Iterator[Line]:
+def _run(run: Run, label: str) -> Iterator[Line]:
     place: Line = {
         "experiment": run.experiment,
+        "row": label,
         "encoding": run.name,
         "seed": run.seed,
         "train_length": run.config["train"]["length"],
@@ -81,7 +92,9 @@ def _result(result: Result) -> Iterator[Line]:
 def _row(comparison: Comparison, row: Row) -> Iterator[Line]:
     place: Line = {
         "experiment": comparison.experiment,
-        "encoding": row.name,
+        "row": row.label,
+        "encoding": row.encoding,
+        "extension": row.extension,
         "seed": "all",
         "protocol": comparison.protocol,
         "targets": comparison.targets,
@@ -97,6 +110,9 @@ def _row(comparison: Comparison, row: Row) -> Iterator[Line]:
         for name, interval in intervals.items():
             if interval is not None:
                 yield {**at, "quantity": name, **_ends(interval)}
+        for name in ("bits_per_byte", "word_perplexity"):
+            if (value := getattr(cell, name)) is not None:
+                yield {**at, "quantity": name, "value": value}
         if cell.rank is not None:
             yield {**at, "quantity": "rank", "value": cell.rank}
             yield {**at, "quantity": "tied_with_best", "value": int(cell.tied or cell.best)}
@@ -104,7 +120,8 @@ def _row(comparison: Comparison, row: Row) -> Iterator[Line]:
         said = "at or past this" if reach.beyond else reach.reason
         yield {**place, "quantity": name, "value": reach.length, "reason": said}
     for part in row.by_context:
-        at = {**place, "length": part.first, "tokens": part.tokens}
+        at = {**place, "length": max(row.cells), "tokens": part.tokens}
+        at |= {"context_first": part.first, "context_last": part.last}
         yield {**at, "quantity": "loss_at_context", **_ends(part.loss)}
 
 
@@ -112,9 +129,10 @@ def _probe(probe: ProbeTable) -> Iterator[Line]:
     for row in probe.rows:
         place: Line = {
             "experiment": probe.experiment,
-            "encoding": row.name,
+            "row": row.name,
             "seed": "all",
             "protocol": probe.probe,
+            "targets": probe.trials,
             "train_length": probe.train_length,
             "quantity": probe.measure,
         }

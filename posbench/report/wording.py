@@ -1,6 +1,8 @@
-"""How cells and captions read, the same in every format."""
+"""How cells and captions read on the terminal and in Markdown, and numbers in HTML."""
 
 from __future__ import annotations
+
+import math
 
 from posbench.report.comparison import Cell, Comparison, ProbeRow, ProbeTable, Reach, Row
 from posbench.statistics import Interval
@@ -36,15 +38,24 @@ def cell(cell: Cell) -> str:
     """ "31.38 ×1.02≈", "n/a", or "–" for what was not scored."""
     if cell.perplexity is None:
         return "n/a" if cell.reason else "–"
-    ratio = "" if cell.ratio is None else f" ×{cell.ratio.value:.2f}"
-    return f"{cell.perplexity.value:.2f}{ratio}{'≈' if cell.tied else ''}"
+    ratio = "" if cell.ratio is None else f" ×{number(cell.ratio.value)}"
+    return f"{number(cell.perplexity.value)}{ratio}{'≈' if cell.tied else ''}"
 
 
-def ends(interval: Interval | None, digits: int = 2) -> str:
-    """ "[30.11, 32.70]"; empty where there is no interval."""
+def ends(interval: Interval | None, places: int = 2) -> str:
+    """ "30.11 – 32.70"; empty where there is no interval."""
     if interval is None or interval.low is None or interval.high is None:
         return ""
-    return f"[{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
+    return f"{number(interval.low, places)} – {number(interval.high, places)}"
+
+
+def number(value: float, places: int = 2) -> str:
+    """With places decimals, fewer for a large one."""
+    if not math.isfinite(value):
+        return "∞" if value > 0 else "–∞" if value < 0 else "not a number"
+    if abs(value) >= 1e6:
+        return f"{value:.2e}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.{places}f}"
 
 
 def costs(row: Row) -> list[str]:
@@ -83,7 +94,7 @@ def reaches(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
 
 
 def _with_ends(interval: Interval | None) -> str:
-    return "" if interval is None else f"{interval.value:.3f} {ends(interval, 3)}"
+    return "" if interval is None else f"{number(interval.value, 3)} ({ends(interval, 3)})"
 
 
 def _ranks(row: Row, first: int, last: int) -> str:
@@ -99,6 +110,11 @@ def probe(probe: ProbeTable) -> str:
     return (
         f"chance {probe.chance:.1%}; bold: better than that, beyond its interval; {probe.caption}"
     )
+
+
+def beats_chance(share: Interval | None, probe: ProbeTable) -> bool:
+    """By more than its interval."""
+    return share is not None and share.low is not None and share.low > probe.chance
 
 
 def share(row: ProbeRow, distance: int) -> str:

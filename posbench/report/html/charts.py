@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from posbench.report.comparison import Comparison, ProbeTable, Row
-from posbench.report.html.wording import ends, number, percent
+from posbench.report.html.wording import percent
+from posbench.report.wording import ends, number
 from posbench.statistics import Interval
 
 CROWDED = 8  # with more lines, only the band of the line under the pointer is seen

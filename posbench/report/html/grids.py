@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass
 
 from posbench.report.comparison import Cell, Comparison, ProbeTable, Reach, Row
-from posbench.report.html.wording import ends, number, percent
+from posbench.report.html.wording import percent
 from posbench.report.terminal import KEPT, WORSE
+from posbench.report.wording import ends, number
 from posbench.statistics import Interval
 
 SIGNS = {"holds": "", "worse": " ↑", "fails": " ↑↑", "": ""}  # colour is not all that tells

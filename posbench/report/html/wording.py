@@ -1,32 +1,13 @@
-"""Numbers and names as text, and how wide they get."""
+"""What a page needs beyond the wording of every format: labels, file names, widths."""
 
 from __future__ import annotations
 
-import math
 import re
 import unicodedata
-
-from posbench.statistics import Interval
-
-
-def number(value: float, places: int = 2) -> str:
-    """With places decimals, fewer for a large one."""
-    if not math.isfinite(value):
-        return "∞" if value > 0 else "–∞" if value < 0 else "not a number"
-    if abs(value) >= 1e6:
-        return f"{value:.2e}"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.{places}f}"
 
 
 def percent(value: float) -> str:
     return f"{100 * value:.1f} %"
-
-
-def ends(interval: Interval, places: int = 2) -> str:
-    """Of an interval, e.g. "30.99 – 31.61"; empty where it has none."""
-    if interval.low is None or interval.high is None:
-        return ""
-    return f"{number(interval.low, places)} – {number(interval.high, places)}"
 
 
 def tick(value: float) -> str:
