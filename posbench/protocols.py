@@ -15,6 +15,7 @@ import numpy as np
 from posbench.config import EvalConfig
 from posbench.errors import UserError
 
+GOLDEN = 0.6180339887498949
 Documents = Sequence[np.ndarray]  # each: BOS and the document's tokens
 
 
@@ -86,9 +87,10 @@ class FixedTargets:
 class _EveryToken:
     """Every token but BOS scored once, of documents long enough for the longest window.
 
-    Of each document a beginning, up to `tokens` tokens in all: a turn of each is as many as the
-    longest window, until no document has more. A window ends every step(length) tokens, the first
-    as soon as it is whole; the last window of a document may be short of targets.
+    Of each document one stretch, up to `tokens` tokens in all: a turn of each is as many as the
+    longest window, until no document has more. Where not all of a document is scored its stretch
+    lies anywhere, by the golden ratio: how texts begin is easy to know. A window ends every
+    step(length) tokens, the first as soon as it is whole; the last may be short of targets.
     """
 
     label: str
@@ -114,12 +116,13 @@ class _EveryToken:
         step, memory = self.step(length), self.memory(length)
         size = length - memory
         for number, count in self._shares(documents).items():
-            windows.append(Window(number, 0, min(size, count), min(size, count)))
+            first = int((len(documents[number]) - 1 - count) * (number * GOLDEN % 1))
+            windows.append(Window(number, first, min(size, count), min(size, count)))
             for end in range(size, count, step):
                 scored = min(step, count - end)
                 start = end - size + step
-                inputs = end + scored - start
-                windows.append(Window(number, start, inputs, scored, min(memory, start)))
+                inputs, kept = end + scored - start, min(memory, start)
+                windows.append(Window(number, first + start, inputs, scored, kept))
         if not windows:
             raise _too_short(documents, self.longest)
         return windows

@@ -113,6 +113,26 @@ def test_recl_by_hand(tmp_path: Path) -> None:
     assert rows(table)["other"].recl == Reach(128)
 
 
+def test_recl_is_not_told_where_perplexity_breaks_first(tmp_path: Path) -> None:
+    """Tokens that a broken model gets right by chance look like gains."""
+    write_run(tmp_path, "broken", 1, lambda n: 3.4 + 0.2 * math.log2(n / 128), spread=1.0)
+    (table,) = compared(tmp_path)
+    assert rows(table)["broken"].recl.length is None
+    assert "breaks first, at" in str(rows(table)["broken"].recl.reason)
+
+
+def test_a_band_is_of_the_change_alone(tmp_path: Path) -> None:
+    for seed in (1, 2, 3):
+        write_run(tmp_path, "a", seed, lambda n, s=seed: 3 + s / 5 + n / 10_000)  # type: ignore[misc]
+    (table,) = compared(tmp_path)
+    cell = table.rows[0].cells[2048]
+    assert cell.perplexity is not None
+    assert cell.bend is not None
+    assert cell.perplexity.high > 1.1 * cell.perplexity.value  # type: ignore[operator]
+    assert cell.bend.value == pytest.approx(cell.perplexity.value)
+    assert cell.bend.high == pytest.approx(cell.bend.value, rel=1e-4)
+
+
 def test_recl_counts_what_beats_the_best_of_all(tmp_path: Path) -> None:
     """A laggard that gains 5% a doubling but never beats the leader at the shorter length."""
     write_run(tmp_path, "leader", 1, lambda n: 3.0)

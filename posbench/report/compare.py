@@ -112,8 +112,8 @@ def _rows(
     rows = []
     for number, each in enumerate(entries):
         cells = {n: columns[n][number] for n in lengths}
-        scored = [n for n in lengths if each.scores.get(n)]
-        contexts = scored and protocol != "fixed_targets"
+        breaks = reach.breaks(cells, first)
+        contexts = each.scores.get(lengths[-1]) and protocol != "fixed_targets"
         rows.append(
             Row(
                 label=each.name,
@@ -123,10 +123,10 @@ def _rows(
                 cost=_cost(each, max(lengths)),
                 lr_multiplier=each.runs[0].lr_multiplier,
                 tuning=each.runs[0].tuned,
-                recl=recl[number],
+                recl=reach.before(recl[number], breaks),
                 helps=reach.helps(each, bootstrap),
-                breaks=reach.breaks(cells, first),
-                by_context=reach.by_context(each, scored[-1], bootstrap) if contexts else (),
+                breaks=breaks,
+                by_context=reach.by_context(each, lengths[-1], bootstrap) if contexts else (),
                 trouble=_trouble(each, seeds),
             )
         )
@@ -143,10 +143,13 @@ def _column(entries: list[Entry], length: int, first: int, settings: Settings) -
         at_first = trained.get(each.name)
         own = length == first and each.as_trained
         other = None if each is baseline else baseline
+        cell = _cell(each, length, bootstrap)
+        ratio = None if own else _ratio(each, at_first, length, first, bootstrap)
         cells.append(
             dataclasses.replace(
-                _cell(each, length, bootstrap),
-                ratio=None if own else _ratio(each, at_first, length, first, bootstrap),
+                cell,
+                ratio=ratio,
+                bend=_bend(cell.perplexity, ratio),
                 against=_ratio(each, other, length, length, bootstrap),
             )
         )
@@ -213,6 +216,12 @@ def _ratio(
         return None
     paired = difference(each.scores[length], other.scores[at])
     return None if paired is None else bootstrap.interval(paired).map(exponential)
+
+
+def _bend(perplexity: Interval | None, ratio: Interval | None) -> Interval | None:
+    if perplexity is None or ratio is None:
+        return perplexity and Interval(perplexity.value)
+    return ratio.map(lambda value: perplexity.value * value / ratio.value)
 
 
 def _mean(found: list[Result], value: Callable[[Result], float | None]) -> float | None:

@@ -61,10 +61,16 @@ def _figures(report: Report, theme: Theme) -> Iterator[Drawn]:
             yield f"{probe.probe}-{probe.measure}", figure, probe
 
 
+CHANGE = "Bands, of the change since the training length"
+
+
 def _extrapolation(table: Comparison, lines: dict[str, Line], theme: Theme) -> Figure | None:
     """Perplexity by length."""
     found = [
-        Curve(row.name, tuple((n, row.cells[n].perplexity) for n in table.lengths))
+        Curve(
+            row.name,
+            tuple((n, row.cells[n].bend or row.cells[n].perplexity) for n in table.lengths),
+        )
         for row in table.rows
     ]
     shown = [curve for curve in found if curve.known]
@@ -72,7 +78,7 @@ def _extrapolation(table: Comparison, lines: dict[str, Line], theme: Theme) -> F
         return None
     missing = [curve.name for curve in found if not curve.known]
     figure, axes = curves.panel(
-        [c.name for c in shown], lines, _note(table, "Bands", shown, missing)
+        [c.name for c in shown], lines, _note(table, CHANGE, shown, missing)
     )
     curves.draw(axes, shown, lines, theme)
     curves.lengths(axes, table.lengths, table.train_length, theme)

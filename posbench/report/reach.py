@@ -80,6 +80,15 @@ def recl(entries: Sequence[Entry], lengths: Sequence[int], share: float) -> list
     ]
 
 
+def before(recl: Reach, breaks: Reach) -> Reach:
+    """RECL, unless perplexity breaks first: counting only what got better, it then counts noise."""
+    if recl.length is None or breaks.length is None or breaks.beyond:
+        return recl
+    if recl.length < breaks.length and not recl.beyond:
+        return recl
+    return Reach(reason=f"perplexity breaks first, at {breaks.length:,.0f}")
+
+
 def _unfinished(lengths: list[int]) -> Reach:
     if len(lengths) < 2:
         return Reach(reason="scored at one length" if lengths else "not scored")

@@ -64,7 +64,7 @@ def extrapolation(comparison: Comparison) -> Chart:
     return Chart(
         kind="extrapolation",
         title="Perplexity by length",
-        about=f"Bands are {comparison.level:.0%} intervals{crowded}.",
+        about=f"Bands are {comparison.level:.0%} intervals of the change since training{crowded}.",
         x_label="length, tokens",
         y_label="perplexity",
         lines=drawn,
@@ -77,7 +77,8 @@ def _at_length(length: int, row: Row) -> Point:
     cell = row.cells.get(length)
     if cell is None or cell.perplexity is None:
         return Point(length, Interval(math.nan), "")
-    return Point(length, cell.perplexity, f"{length:,} tokens: {_said(cell.perplexity)}")
+    shown = cell.bend or cell.perplexity
+    return Point(length, shown, f"{length:,} tokens: {_said(cell.perplexity)}")
 
 
 def by_context(comparison: Comparison) -> Chart:
