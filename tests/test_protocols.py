@@ -42,16 +42,17 @@ def test_every_target_once(name: str, tokens: int, length: int) -> None:
     protocol = PROTOCOLS[name](settings(protocols=[name], tokens=tokens, stride=3))
     found = Counter(places(protocol.windows(texts, length)))
     assert set(found.values()) == {1}
-    ends = {n: max(at for number, at in found if number == n) for n in {n for n, _ in found}}
-    assert list(found) == [(n, at) for n in sorted(ends) for at in range(1, ends[n] + 1)]
-    assert (
-        ends
-        == {
-            1000: {0: 39, 2: 74, 3: 32},  # 10 tokens are too few for a window of 32
-            90: {0: 32, 2: 32, 3: 26},
-            41: {0: 32, 2: 9},
-        }[tokens]
-    )
+    stretches = {n: [at for number, at in found if number == n] for n in {n for n, _ in found}}
+    for number, stretch in stretches.items():
+        assert stretch == list(range(stretch[0], stretch[0] + len(stretch)))
+        assert stretch[0] >= 1
+        assert stretch[-1] < SIZES[number]
+    wanted = {
+        1000: {0: 39, 2: 74, 3: 32},  # 10 tokens are too few for a window of 32
+        90: {0: 32, 2: 32, 3: 26},
+        41: {0: 32, 2: 9},
+    }
+    assert {n: len(stretch) for n, stretch in stretches.items()} == wanted[tokens]
 
 
 @pytest.mark.parametrize("name", [*PROTOCOLS])

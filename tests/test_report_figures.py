@@ -123,7 +123,7 @@ def test_text_of_runs_is_shown_as_it_is(tmp_path: Path) -> None:
 def test_what_has_no_number_is_named(tmp_path: Path) -> None:
     rows = [row("short", cells(9, None)), row("none", cells(None, None)), row("a", cells(8, 9))]
     (path,) = figures.write(table(*rows), tmp_path, ["svg"])
-    assert "Bands: 95% intervals. No number past ×: short. No number: none." in spoken(path)
+    assert "length: 95% intervals. No number past ×: short. No number: none." in spoken(path)
     assert "Corpus sotu" in spoken(path)
     assert "trained at 128" in spoken(path)
 

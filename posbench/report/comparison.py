@@ -34,7 +34,6 @@ class Cell:
 
     perplexity: Interval | None = None
     ratio: Interval | None = None  # to its value at the training length, as trained
-    bend: Interval | None = None  # the perplexity, its ends those of that ratio alone
     against: Interval | None = None  # ratio to the baseline's perplexity at this length
     bits_per_byte: float | None = None
     word_perplexity: float | None = None  # where the corpus defines words
@@ -44,6 +43,7 @@ class Cell:
     seeds: int = 0
     documents: int = 0
     reason: str | None = None
+    bend: Interval | None = None  # the perplexity, its ends those of the first ratio alone
 
 
 @dataclass(frozen=True)

@@ -67,10 +67,7 @@ CHANGE = "Bands, of the change since the training length"
 def _extrapolation(table: Comparison, lines: dict[str, Line], theme: Theme) -> Figure | None:
     """Perplexity by length."""
     found = [
-        Curve(
-            row.name,
-            tuple((n, row.cells[n].bend or row.cells[n].perplexity) for n in table.lengths),
-        )
+        Curve(row.name, tuple((n, cell.bend or cell.perplexity) for n, cell in row.cells.items()))
         for row in table.rows
     ]
     shown = [curve for curve in found if curve.known]

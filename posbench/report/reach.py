@@ -81,7 +81,7 @@ def recl(entries: Sequence[Entry], lengths: Sequence[int], share: float) -> list
 
 
 def before(recl: Reach, breaks: Reach) -> Reach:
-    """RECL, unless perplexity breaks first: counting only what got better, it then counts noise."""
+    """RECL, unless perplexity breaks first: it counts only what got better, and then noise."""
     if recl.length is None or breaks.length is None or breaks.beyond:
         return recl
     if recl.length < breaks.length and not recl.beyond:
