@@ -149,7 +149,7 @@ def _column(entries: list[Entry], length: int, first: int, settings: Settings) -
             dataclasses.replace(
                 cell,
                 ratio=ratio,
-                bend=_bend(cell.perplexity, ratio),
+                bend=_bend(cell.perplexity, Interval(1.0, 1.0, 1.0) if own else ratio),
                 against=_ratio(each, other, length, length, bootstrap),
             )
         )
@@ -220,7 +220,7 @@ def _ratio(
 
 def _bend(perplexity: Interval | None, ratio: Interval | None) -> Interval | None:
     if perplexity is None or ratio is None:
-        return perplexity and Interval(perplexity.value)
+        return None
     return ratio.map(lambda value: perplexity.value * value / ratio.value)
 
 
