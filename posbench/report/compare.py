@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from posbench.report import groups, reach
+from posbench.report.cells import column
 from posbench.report.collect import Run
-from posbench.report.comparison import Cell, Comparison, Cost, Reach, Row
+from posbench.report.comparison import Comparison, Cost, Reach, Row
 from posbench.report.facts import facts, notes
 from posbench.report.groups import Group
-from posbench.report.scores import Entry, difference, entry, pooled
-from posbench.results import Result
-from posbench.statistics import Bootstrap, Interval, exponential
+from posbench.report.scores import Entry, entry
+from posbench.statistics import Bootstrap
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +103,8 @@ def _rows(
     entries: list[Entry], lengths: list[int], group: Group, protocol: str, settings: Settings
 ) -> list[Row]:
     first, bootstrap = group.config["train"]["length"], settings.bootstrap
-    columns = {n: _column(entries, n, first, settings) for n in lengths}
+    baseline = next((each for each in entries if _is_baseline(each, settings)), None)
+    columns = {n: column(entries, n, first, baseline, bootstrap) for n in lengths}
     same_tokens = protocol.split()[0] in reach.WHOLE_CONTEXT
     recl = [Reach(reason="windows hold all contexts")] * len(entries)
     if same_tokens:
@@ -131,108 +132,6 @@ def _rows(
             )
         )
     return rows
-
-
-def _column(entries: list[Entry], length: int, first: int, settings: Settings) -> list[Cell]:
-    """Every entry's cell at a length, ranked and marked."""
-    bootstrap = settings.bootstrap
-    baseline = next((e for e in entries if _is_baseline(e, settings)), None)
-    trained = {e.name: e for e in entries if e.as_trained}
-    cells = []
-    for each in entries:
-        at_first = trained.get(each.name)
-        own = length == first and each.as_trained
-        other = None if each is baseline else baseline
-        cell = _cell(each, length, bootstrap)
-        ratio = None if own else _ratio(each, at_first, length, first, bootstrap)
-        cells.append(
-            dataclasses.replace(
-                cell,
-                ratio=ratio,
-                bend=_bend(cell.perplexity, Interval(1.0, 1.0, 1.0) if own else ratio),
-                against=_ratio(each, other, length, length, bootstrap),
-            )
-        )
-    return _ranked(entries, cells, length, bootstrap)
-
-
-def _ranked(
-    entries: list[Entry], cells: list[Cell], length: int, bootstrap: Bootstrap
-) -> list[Cell]:
-    """Ranks and marks, over seeds that most entries share; the others have no rank."""
-    seeds = _shared_seeds(entries, length)
-    scores = {
-        number: {seed: each.scores[length][seed] for seed in seeds}
-        for number, each in enumerate(entries)
-        if seeds and seeds <= each.scores.get(length, {}).keys()
-    }
-    order = sorted(scores, key=lambda number: pooled(scores[number]).mean)
-    ranked = list(cells)
-    for place, number in enumerate(order):
-        paired = difference(scores[number], scores[order[0]])
-        interval = None if paired is None else bootstrap.interval(paired)
-        best = number == order[0] or (interval is not None and interval.value == 0)
-        apart = interval is not None and interval.low is not None and interval.low > 0
-        ranked[number] = dataclasses.replace(
-            cells[number],
-            rank=place + 1,
-            best=best and len(entries) > 1,
-            tied=not best and not apart,
-        )
-    return ranked
-
-
-def _shared_seeds(entries: list[Entry], length: int) -> frozenset[int]:
-    """The set of seeds that the most entries have, the largest such."""
-    found = [frozenset(each.scores.get(length, {})) for each in entries]
-    return max(
-        filter(None, found),
-        key=lambda seeds: (sum(seeds <= other for other in found), len(seeds)),
-        default=frozenset(),
-    )
-
-
-def _cell(each: Entry, length: int, bootstrap: Bootstrap) -> Cell:
-    results = each.results.get(length, {})
-    scores = each.scores.get(length)
-    if not scores:
-        reasons = [result.reason for result in results.values() if result.reason]
-        return Cell(reason=reasons[0] if reasons else None)
-    found = [result for result in results.values() if result.nll is not None]
-    return Cell(
-        perplexity=bootstrap.interval(pooled(scores)).map(exponential),
-        bits_per_byte=_mean(found, lambda result: result.bits_per_byte),
-        word_perplexity=_geometric(found),
-        seeds=len(found),
-        documents=found[0].documents or 0,
-    )
-
-
-def _ratio(
-    each: Entry, other: Entry | None, length: int, at: int, bootstrap: Bootstrap
-) -> Interval | None:
-    """Perplexity at a length over another's at another, paired."""
-    if other is None or not each.scores.get(length) or not other.scores.get(at):
-        return None
-    paired = difference(each.scores[length], other.scores[at])
-    return None if paired is None else bootstrap.interval(paired).map(exponential)
-
-
-def _bend(perplexity: Interval | None, ratio: Interval | None) -> Interval | None:
-    if perplexity is None or ratio is None:
-        return None
-    return ratio.map(lambda value: perplexity.value * value / ratio.value)
-
-
-def _mean(found: list[Result], value: Callable[[Result], float | None]) -> float | None:
-    values = [v for result in found if (v := value(result)) is not None]
-    return statistics.mean(values) if values else None
-
-
-def _geometric(found: list[Result]) -> float | None:
-    """exp of the mean over seeds, as a perplexity is."""
-    rate = _mean(found, lambda r: r.nll / r.words if r.nll is not None and r.words else None)
-    return None if rate is None else exponential(rate)
 
 
 def _cost(each: Entry, longest: int) -> Cost:

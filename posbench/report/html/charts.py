@@ -11,7 +11,7 @@ from posbench.report.html.wording import percent
 from posbench.report.wording import ends, number
 from posbench.statistics import Interval
 
-CROWDED = 8  # with more lines, only the band of the line under the pointer is seen
+CROWDED = 12  # with more lines, only the band of the line under the pointer is seen
 
 
 @dataclass(frozen=True)

@@ -179,7 +179,7 @@ def _reach(reach: Reach) -> Slot:
 def _costs(row: Row) -> list[Slot]:
     cost = row.cost
     memory = None if cost.peak_memory is None else cost.peak_memory / 2**20
-    rate = "" if row.lr_multiplier == 1 else f" lr×{row.lr_multiplier:g}"
+    rate = "" if row.lr_multiplier == 1 else f" lr×{row.lr_multiplier:.3g}"
     return [
         _count(cost.parameters),
         _count(cost.positional_parameters, rate),
