@@ -32,6 +32,7 @@ def run(config: Config, console: Console) -> RunFolder:
     Raises UserError; one about the configuration leaves no trace in the run's folder.
     """
     check(config)
+    asked = config.tuned.lower()
     config, tuned = tuning.applied(config)
     folder = RunFolder.of(config)
     if folder.holds(config) and folder.finished and not config.run.overwrite:
@@ -42,9 +43,11 @@ def run(config: Config, console: Console) -> RunFolder:
     dtype = runtime.training_dtype(config.runtime, device)
     runtime.set_threads(config.runtime)
     name = f"{config.run.name} seed {config.seed}"
-    if tuned is not None:
-        said = f"{name}: tuned, {tuned.trials} trials: {tuning.label(tuned.chosen)}"
-        console.print(said, markup=False, highlight=False)
+    if asked != "false":
+        said = "untuned: posbench tune has chosen nothing for this very set-up"
+        if tuned is not None:
+            said = f"tuned, {tuned.trials} trials: {tuning.label(tuned.chosen)}"
+        console.print(f"{name}: {said}", markup=False, highlight=False)
     with display(console, name, config.train.steps) as shown:
         shown.say("corpus")
         corpus = build.corpus(config)

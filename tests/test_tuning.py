@@ -192,8 +192,11 @@ def test_tuned_without_a_record_is_one_line(
     assert "Traceback" not in said
 
 
-def test_auto_is_untuned_where_there_is_no_record(tmp_path: Path) -> None:
+def test_auto_is_untuned_where_there_is_no_record(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert toy.train(tmp_path, "encoding=rope tuned=auto") == 0
+    assert "rope seed 1: untuned" in capsys.readouterr().out
     folder = tmp_path / "outputs" / "default" / "rope" / "seed1"
     assert OmegaConf.load(folder / "config.yaml").tuned == "false"
     assert json.loads((folder / "provenance.json").read_text())["tuning"] is None
