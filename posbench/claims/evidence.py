@@ -1,6 +1,6 @@
 """Finished runs as what claims rest on: encodings, known by their class, in one table.
 
-Which runs can be compared is the report's to say (report/tables.py); only the same scored tokens
+Which runs can be compared is the report's to say (report/groups.py); only the same scored tokens
 at every length are evidence of extrapolation.
 """
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from posbench import files
@@ -70,14 +71,10 @@ def _extrapolation(table: Comparison, lines: dict[str, Line], theme: Theme) -> F
         Curve(row.name, tuple((n, cell.bend or cell.perplexity) for n, cell in row.cells.items()))
         for row in table.rows
     ]
-    shown = [curve for curve in found if curve.known]
-    if not shown:
+    drawn = _drawn(table, CHANGE, found, lines, theme)
+    if drawn is None:
         return None
-    missing = [curve.name for curve in found if not curve.known]
-    figure, axes = curves.panel(
-        [c.name for c in shown], lines, _note(table, CHANGE, shown, missing)
-    )
-    curves.draw(axes, shown, lines, theme)
+    figure, axes, shown = drawn
     curves.lengths(axes, table.lengths, table.train_length, theme)
     curves.values(axes, shown)
     axes.set(xlabel="length in tokens", ylabel="perplexity")
@@ -140,19 +137,29 @@ def _recall(table: ProbeTable, lines: dict[str, Line], theme: Theme) -> Figure |
         Curve(row.name, tuple((n, row.recall.get(n)) for n in table.distances))
         for row in table.rows
     ]
-    shown = [curve for curve in found if curve.known]
-    if not shown:
+    drawn = _drawn(table, "Bands", found, lines, theme)
+    if drawn is None:
         return None
-    missing = [curve.name for curve in found if not curve.known]
-    figure, axes = curves.panel(
-        [c.name for c in shown], lines, _note(table, "Bands", shown, missing)
-    )
-    curves.draw(axes, shown, lines, theme)
+    figure, axes, shown = drawn
     curves.lengths(axes, table.distances, table.train_length, theme)
     curves.chance(axes, table.chance, theme)
     axes.set(xlabel="distance in tokens", ylabel=clean(f"{table.probe}, {table.measure}"))
     curves.name_ends(axes, shown, lines, theme)
     return figure
+
+
+def _drawn(
+    table: Shown, spans: str, found: Sequence[Curve], lines: dict[str, Line], theme: Theme
+) -> tuple[Figure, Axes, list[Curve]] | None:
+    """Those curves that have a number, the others named in the note."""
+    shown = [curve for curve in found if curve.known]
+    if not shown:
+        return None
+    missing = [curve.name for curve in found if not curve.known]
+    names = [curve.name for curve in shown]
+    figure, axes = curves.panel(names, lines, _note(table, spans, shown, missing))
+    curves.draw(axes, shown, lines, theme)
+    return figure, axes, shown
 
 
 def _note(table: Shown, spans: str, shown: Sequence[Curve], missing: Sequence[str]) -> str:

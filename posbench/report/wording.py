@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from posbench.report.comparison import Cell, Comparison, ProbeRow, ProbeTable, Reach, Row
+from posbench.report.comparison import Cell, Comparison, ProbeRow, ProbeTable, Row
 from posbench.statistics import Interval
 
 Extra = tuple[str, list[str], list[list[str]], str]  # title, headers, rows, caption
@@ -100,10 +100,6 @@ def _with_ends(interval: Interval | None) -> str:
 def _ranks(row: Row, first: int, last: int) -> str:
     found = [row.cells[n].rank if n in row.cells else None for n in (first, last)]
     return "→".join("–" if rank is None else str(rank) for rank in found)
-
-
-def reason(reach: Reach) -> str:
-    return "" if reach.reason is None else f"n/a: {reach.reason}"
 
 
 def probe(probe: ProbeTable) -> str:
