@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import cast
+from typing import Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -73,7 +73,8 @@ class Transformer(nn.Module):
         self.shape = shape
         self.dropout = dropout
         self.serving = [encoding.at(layer) for layer in range(shape.layers)]
-        self.kernels = [choose(part, attention) for part, _ in self.serving]
+        self.attention = attention
+        self.kernels = [choose(part, attention, None, dropout) for part, _ in self.serving]
         self.tokens = nn.Embedding(vocabulary, shape.width)
         self.layers = nn.ModuleList(
             Layer(shape, feed_forward, dropout) for _ in range(shape.layers)
@@ -105,6 +106,13 @@ class Transformer(nn.Module):
             past = None if memory is None else memory[number]
             x = layer(x, past, self._attend(number, spans))
         return self.norm(x), self._remember(memory, inputs, keep)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Where PyTorch moves a module to another device: what is fastest there may differ."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        where, asked = self.tokens.weight.device, self.attention
+        self.kernels = [choose(part, asked, where, self.dropout) for part, _ in self.serving]
+        return self
 
     @property
     def kernel(self) -> str:

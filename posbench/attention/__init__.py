@@ -1,18 +1,21 @@
 """Ways to compute attention, one meaning: reference.py defines it, blocked.py is the same in
-blocks of queries, fused.py is fast."""
+blocks of queries, fused.py is fast, flex.py is fast on CUDA."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from posbench.attention.blocked import blocked_attention
+from posbench.attention.flex import flex_attention, refused
 from posbench.attention.fused import fused_attention
 from posbench.attention.reference import reference_attention
 from posbench.encodings import Encoding, Span
+from posbench.errors import UserError
 
-__all__ = ["KERNELS", "Attention", "choose"]
+__all__ = ["KERNELS", "ON_CPU", "Attention", "choose"]
 
 
 class Attention(Protocol):
@@ -34,29 +37,60 @@ class Attention(Protocol):
     ) -> Tensor: ...
 
 
-KERNELS: dict[str, Attention] = {
+ON_CPU: dict[str, Attention] = {
     "reference": reference_attention,
     "blocked": blocked_attention,
     "fused": fused_attention,
 }
+KERNELS: dict[str, Attention] = {**ON_CPU, "flex": flex_attention}
+
+TABLES = ("distance_bias", "position_bias", "distance_keys", "distance_queries")
 
 
-def choose(encoding: Encoding, requested: str = "auto") -> str:
-    """The kernel's name: fused wherever the encoding's cells allow it.
+def choose(
+    encoding: Encoding,
+    requested: str = "auto",
+    device: torch.device | None = None,
+    dropout: float = 0.0,
+) -> str:
+    """The kernel's name: fused wherever the encoding's cells allow it, but on CUDA flex where
+    they need more than plain scaled_dot_product_attention.
 
-    Raises ValueError where the requested one does not exist or cannot serve the encoding.
+    device is the model's, None before it has one. Raises ValueError where the requested kernel
+    does not exist or cannot serve the encoding, UserError where it needs another device.
     """
-    cell = _explicit(encoding)
     if requested == "auto":
-        return "fused" if cell is None else "blocked"
+        return _best(encoding, device, dropout)
     if requested not in KERNELS:
         raise ValueError(f"model.attention={requested}: choose auto, {', '.join(KERNELS)}")
-    if requested == "fused" and cell is not None:
+    cell = {"fused": _explicit, "flex": refused}.get(requested, _nothing)(encoding)
+    if cell is not None:
         raise ValueError(
-            f"model.attention=fused: {type(encoding).__name__} fills the cell `{cell}`, "
-            "which no fused kernel can compute; use auto, blocked or reference"
+            f"model.attention={requested}: {type(encoding).__name__} fills the cell `{cell}`, "
+            f"which no {requested} kernel can compute; use auto, blocked or reference"
         )
+    if requested == "flex":
+        _check_flex(device, dropout)
     return requested
+
+
+def _best(encoding: Encoding, device: torch.device | None, dropout: float) -> str:
+    on_cuda = device is not None and device.type == "cuda"
+    more = encoding.window is not None or any(map(encoding.fills, (*TABLES, "decay")))
+    if on_cuda and more and not dropout and refused(encoding) is None:
+        return "flex"
+    return "fused" if _explicit(encoding) is None else "blocked"
+
+
+def _check_flex(device: torch.device | None, dropout: float) -> None:
+    there = torch.cuda.is_available() if device is None else device.type == "cuda"
+    others = f"use auto, {', '.join(ON_CPU)}"
+    if not there:
+        raise UserError(f"model.attention=flex: needs CUDA, where it is compiled; {others}")
+    if dropout:
+        raise ValueError(
+            f"model.attention=flex: cannot drop weights, and model.dropout={dropout}; {others}"
+        )
 
 
 def _explicit(encoding: Encoding) -> str | None:
@@ -64,8 +98,12 @@ def _explicit(encoding: Encoding) -> str | None:
 
     Positions with gaps have no views; what enters at the input or by rotation needs none.
     """
-    if encoding.fills("scores"):
-        return "scores"
-    tables = ("distance_bias", "position_bias", "distance_keys", "distance_queries")
-    pairs = (*tables, "distance_values", "decay")
+    for cell in ("scores", "position_bias"):
+        if encoding.fills(cell):
+            return cell
+    pairs = (*TABLES, "distance_values", "decay")
     return "place" if encoding.fills("place") and any(map(encoding.fills, pairs)) else None
+
+
+def _nothing(encoding: Encoding) -> None:
+    """The cells that keep an encoding from the definition."""

@@ -1,19 +1,25 @@
-"""The definition, one block of queries at a time: memory for [BLOCK, S], not for [T, S].
+"""The definition, one block of queries at a time: memory for [rows, S], not for [T, S].
 
-For whatever no fused kernel can take: the cell `scores`, and positions with gaps.
+For whatever no fused kernel can take: the cells `scores` and `position_bias`, positions with
+gaps, dropout of the weights. In training, where there is more than one block, each is computed
+again for its gradient, so memory is for one block there, too.
 
 Shapes: B batch, H heads, T queries, S keys, D width, d head width.
 """
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from posbench.attention.reference import reference_attention
 from posbench.encodings import Encoding, Span
 
-BLOCK = 128  # queries
+BLOCK = 64  # queries at most
+PAIRS = 2**17  # of a query and a key in a block at most, but for one query
 
 
 def blocked_attention(
@@ -27,11 +33,17 @@ def blocked_attention(
     x: Tensor | None = None,
 ) -> Tensor:
     """q [B, H, T, d], k and v [B, H, S, d], un-rotated -> [B, H, T, d]."""
+    length = q.shape[2]
+    rows = max(1, min(BLOCK, PAIRS // k.shape[2]))
+    attend = reference_attention
+    if rows < length and torch.is_grad_enabled():
+        again = functools.partial(checkpoint, use_reentrant=False, preserve_rng_state=dropout > 0)
+        attend = functools.partial(again, reference_attention)
     blocks = []
-    for first in range(0, q.shape[2], BLOCK):
-        block = span.rows(first, min(first + BLOCK, q.shape[2]))
+    for first in range(0, length, rows):
+        block = span.rows(first, min(first + rows, length))
         seen = len(block.keys)
-        here = (q[:, :, first : first + BLOCK], k[:, :, :seen], v[:, :, :seen])
+        here = (q[:, :, first : first + rows], k[:, :, :seen], v[:, :, :seen])
         passed = None if x is None else x[:, :seen]
-        blocks.append(reference_attention(*here, encoding, layer, block, dropout, passed))
+        blocks.append(attend(*here, encoding, layer, block, dropout, passed))
     return torch.cat(blocks, dim=2) if len(blocks) > 1 else blocks[0]

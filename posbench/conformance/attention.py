@@ -47,22 +47,30 @@ def _gradients(out: Tensor, inputs: Inputs, encoding: Encoding) -> list[Tensor]:
     return [torch.zeros_like(leaf) if g is None else g for leaf, g in pairs]
 
 
+def _all(kernel: str, inputs: Inputs, encoding: Encoding, layer: int, span: Span) -> list[Tensor]:
+    """A kernel's output, then its gradients."""
+    out = attend(kernel, inputs, encoding, layer, span)
+    return [out, *_gradients(out, inputs, encoding)]
+
+
 def kernels_agree(subject: Subject) -> str:
-    """Every kernel gives the reference's values and gradients."""
-    worst, names = 0.0, set()
+    """Every kernel gives the reference's values and gradients, in float64 if it can."""
+    worst: dict[str, float] = {}
     for queries, keys in _sizes(subject):
         for layer, encoding, inputs, span in _each_layer(subject, queries, keys):
-            expected = attend("reference", inputs, encoding, layer, span)
-            expected_gradients = _gradients(expected, inputs, encoding)
-            for kernel in subject.kernels(layer, encoding)[1:]:
-                names.add(kernel)
-                out = attend(kernel, inputs, encoding, layer, span)
-                pairs = [(out, expected)]
-                pairs += zip(_gradients(out, inputs, encoding), expected_gradients, strict=True)
+            expected = _all("reference", inputs, encoding, layer, span)
+            exact = subject.kernels(layer, encoding)
+            for kernel in subject.kernels(layer, encoding, torch.float32)[1:]:
+                given, tolerance = (inputs, encoding), EXACT
+                if kernel not in exact:
+                    single = torch.float32
+                    given = subject.inputs(queries, keys, single), subject.encoding(single)
+                    tolerance = SINGLE
+                pairs = zip(_all(kernel, *given, layer, span), expected, strict=True)
                 here = max(difference(actual, wanted) for actual, wanted in pairs)
-                require(here, EXACT, f"{kernel}, {queries} queries over {keys} keys")
-                worst = max(worst, here)
-    return f"{', '.join(sorted(names))}: to {worst:.0e}"
+                require(here, tolerance, f"{kernel}, {queries} queries over {keys} keys")
+                worst[kernel] = max(worst.get(kernel, 0.0), here)
+    return "; ".join(f"{kernel}: to {worst[kernel]:.0e}" for kernel in sorted(worst))
 
 
 def single_precision(subject: Subject) -> str:
@@ -75,7 +83,7 @@ def single_precision(subject: Subject) -> str:
             exact, single, strict=True
         ):
             expected = attend("reference", inputs, encoding, layer, span)
-            for kernel in subject.kernels(layer, encoding):
+            for kernel in subject.kernels(layer, encoding, torch.float32):
                 here = difference(attend(kernel, inputs32, rounded, layer, span), expected)
                 require(here, SINGLE, f"{kernel}, {queries} queries over {keys} keys")
                 worst = max(worst, here)
@@ -89,7 +97,7 @@ def half_precision(subject: Subject) -> str:
     for queries, keys in [size for size in _sizes(subject) if size[1] < 100]:
         for layer, encoding, inputs, span in _each_layer(subject, queries, keys, torch.float32):
             rounded = inputs.to(torch.bfloat16)
-            for kernel in subject.kernels(layer, encoding):
+            for kernel in subject.kernels(layer, encoding, torch.float32):
                 expected = attend(kernel, inputs, encoding, layer, span)
                 coarse = attend(kernel, rounded.to(torch.float32), encoding, layer, span)
                 with torch.autocast(kind, torch.bfloat16):

@@ -72,7 +72,7 @@ def _outputs(subject: Subject) -> None:
             embedded = encoding.at(layer)[0].embed(x, span.queries)
             if embedded.shape != x.shape or embedded.dtype != wide:
                 raise Broken(f"embed returns {embedded.dtype} {tuple(embedded.shape)}")
-            for kernel in subject.kernels(layer, encoding):
+            for kernel in subject.kernels(layer, encoding, dtype):
                 out = attend(kernel, inputs, encoding, layer, span)
                 if out.shape != inputs.q.shape or out.dtype != dtype:
                     raise Broken(f"{kernel} of {dtype} gives {out.dtype} {tuple(out.shape)}")

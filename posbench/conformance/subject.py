@@ -17,10 +17,12 @@ from posbench import build
 from posbench.attention import KERNELS, choose
 from posbench.config import Config
 from posbench.encodings import Encoding, Shape, Span
+from posbench.errors import UserError
 from posbench.model import Transformer
 
 VOCABULARY = 64
 BATCH = 2
+SINGLE_ONLY = ("flex",)  # kernels that sum in float32
 
 
 class Broken(Exception):
@@ -82,13 +84,17 @@ class Subject:
             config.encoding = dict(encoding)
         return build.model(config, VOCABULARY).to(self.device)
 
-    def kernels(self, layer: int, encoding: Encoding) -> list[str]:
-        """The kernels that can serve a layer, the reference first."""
+    def kernels(
+        self, layer: int, encoding: Encoding, dtype: torch.dtype = torch.float64
+    ) -> list[str]:
+        """The kernels that can serve a layer here, in dtype; the reference first."""
         served = []
         for name in KERNELS:
+            if name in SINGLE_ONLY and dtype == torch.float64:
+                continue
             try:
-                served.append(choose(encoding.at(layer)[0], name))
-            except ValueError:  # it names a cell that it cannot compute
+                served.append(choose(encoding.at(layer)[0], name, self.device))
+            except (ValueError, UserError):  # a cell that it cannot compute, or no CUDA
                 continue
         return served
 

@@ -119,6 +119,9 @@ class Encoding(nn.Module):
     window: int | None = None
     """How many of the last keys a query sees, its own included; None: all."""
 
+    clip: int | None = None
+    """The distance from which on all distance tables stay what they are there; None: never."""
+
     query_gain: float = 1.0
     """The initial query projection is this much larger: for papers that leave out 1/sqrt(d)."""
 

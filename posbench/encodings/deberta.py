@@ -33,7 +33,7 @@ class DeBERTa(Encoding):
             raise ValueError(f"encoding.k={k} must be at least 1")
         if p2c_index not in ("paper", "code"):
             raise ValueError(f"encoding.p2c_index={p2c_index}: choose paper or code")
-        self.k = k
+        self.k = self.clip = k
         self.sign = -1 if p2c_index == "paper" else 1
         self.terms = c2p + p2c
         matrices = (shape.layers, shape.width, shape.width)

@@ -22,7 +22,7 @@ class Shaw(Encoding):
         super().__init__(shape)
         if k < 0:
             raise ValueError(f"encoding.k={k} must not be negative")
-        self.k = k
+        self.k = self.clip = k
         size = (shape.layers, 2 * k + 1, shape.head_width)
         self.key_table = nn.Parameter(torch.empty(size))
         nn.init.normal_(self.key_table, std=shape.head_width**-0.5)

@@ -32,7 +32,7 @@ class T5Bias(Encoding):
                 f"{buckets // 2}: the exact buckets"
             )
         self.buckets = buckets
-        self.max_distance = max_distance
+        self.max_distance = self.clip = max_distance
         self.bias = nn.Parameter(torch.empty(shape.heads, buckets))
         nn.init.normal_(self.bias, std=shape.width**-0.5)
 

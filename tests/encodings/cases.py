@@ -69,13 +69,12 @@ class Case:
 
 
 class Everything(Encoding):
-    """All cells of the contract but `scores`, from tables of 512 distances."""
+    """Rotation and all tables over distances, of 512."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
         size = (shape.layers, shape.heads, 512)
         self.bias = nn.Parameter(torch.zeros(size))
-        self.pairwise = nn.Parameter(torch.zeros(size[:2]))
         self.keys = nn.Parameter(torch.zeros(*size, shape.head_width))
         self.queries = nn.Parameter(torch.zeros(*size, shape.head_width))
         self.values = nn.Parameter(torch.zeros(*size, shape.head_width))
@@ -87,10 +86,6 @@ class Everything(Encoding):
     def distance_bias(self, distance: Tensor, layer: int) -> Tensor:
         return self.bias[layer][:, distance]
 
-    def position_bias(self, span: Span, layer: int) -> Tensor:
-        phase = span.queries[:, None] + 2 * span.keys
-        return self.pairwise[layer][:, None, None] * phase.to(self.pairwise.dtype).sin()
-
     def distance_keys(self, distance: Tensor, layer: int) -> Tensor:
         return self.keys[layer][:, distance]
 
@@ -99,6 +94,39 @@ class Everything(Encoding):
 
     def distance_values(self, distance: Tensor, layer: int) -> Tensor:
         return self.values[layer][:, distance]
+
+
+class Pairwise(Everything):
+    """And a bias of both positions: everything but `decay` and `scores`."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.pairwise = nn.Parameter(torch.zeros(shape.layers, shape.heads))
+
+    def position_bias(self, span: Span, layer: int) -> Tensor:
+        phase = span.queries[:, None] + 2 * span.keys
+        return self.pairwise[layer][:, None, None] * phase.to(self.pairwise.dtype).sin()
+
+
+class Clipped(Everything):
+    """From distance 9 on, each table says the same; and nothing is rotated."""
+
+    clip = 9
+
+    def rotate(self, q: Tensor, k: Tensor, span: Span, layer: int) -> tuple[Tensor, Tensor]:
+        return q, k
+
+    def distance_bias(self, distance: Tensor, layer: int) -> Tensor:
+        return super().distance_bias(distance.clamp(max=9), layer)
+
+    def distance_keys(self, distance: Tensor, layer: int) -> Tensor:
+        return super().distance_keys(distance.clamp(max=9), layer)
+
+    def distance_queries(self, distance: Tensor, layer: int) -> Tensor:
+        return super().distance_queries(distance.clamp(max=9), layer)
+
+    def distance_values(self, distance: Tensor, layer: int) -> Tensor:
+        return super().distance_values(distance.clamp(max=9), layer)
 
 
 def _shaw(k: int, values: bool) -> Case:
@@ -151,6 +179,8 @@ CASES = [
     _rope("interleaved"),
     *(Case(f"alibi-h{heads}", ALiBi, naive.alibi, heads=heads) for heads in (1, 2, 4, 6, 8, 12)),
     Case("everything", Everything, naive.everything, naive.everything_value),
+    Case("pairwise", Pairwise, naive.pairwise, naive.everything_value),
+    Case("clipped", Clipped, naive.clipped, naive.clipped_value),
 ]
 
 SOME = [
@@ -170,6 +200,7 @@ SOME = [
         "rope-half",
         "alibi-h6",
         "everything",
+        "clipped",
     }
 ]
 """One or two of each kind, where the variants make no difference."""

@@ -217,15 +217,28 @@ def concatenated(p: int, width: int, base: float = 10000.0) -> list[float]:
 
 
 def everything(encoding: Any, pair: Pair) -> Tensor:
-    n, d, head = pair.i - pair.j, len(pair.q), pair.head
     turned_q, turned_k = pair.q * math.cos(pair.i), pair.k * math.cos(pair.j)
-    products = turned_q @ turned_k
-    products = products + pair.q @ encoding.keys[pair.layer, head, n]
-    products = products + pair.k @ encoding.queries[pair.layer, head, n]
-    bias = encoding.bias[pair.layer, head, n]
-    pairwise = encoding.pairwise[pair.layer, head] * math.sin(pair.i + 2 * pair.j)
-    return products / math.sqrt(d) + bias + pairwise
+    return _tables(encoding, pair, turned_q @ turned_k, pair.i - pair.j)
+
+
+def clipped(encoding: Any, pair: Pair) -> Tensor:
+    return _tables(encoding, pair, pair.q @ pair.k, min(pair.i - pair.j, 9))
+
+
+def pairwise(encoding: Any, pair: Pair) -> Tensor:
+    bias = encoding.pairwise[pair.layer, pair.head] * math.sin(pair.i + 2 * pair.j)
+    return everything(encoding, pair) + bias
+
+
+def _tables(encoding: Any, pair: Pair, products: Tensor, n: int) -> Tensor:
+    products = products + pair.q @ encoding.keys[pair.layer, pair.head, n]
+    products = products + pair.k @ encoding.queries[pair.layer, pair.head, n]
+    return products / math.sqrt(len(pair.q)) + encoding.bias[pair.layer, pair.head, n]
 
 
 def everything_value(encoding: Any, pair: Pair) -> Tensor:
     return encoding.values[pair.layer, pair.head, pair.i - pair.j]
+
+
+def clipped_value(encoding: Any, pair: Pair) -> Tensor:
+    return encoding.values[pair.layer, pair.head, min(pair.i - pair.j, 9)]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from posbench.attention import KERNELS
+from posbench.attention import KERNELS, ON_CPU
 from posbench.encodings import Encoding, Shape, Span
 from posbench.encodings.extension import DynamicNTK, YaRN
 from posbench.encodings.fox import FoX
@@ -19,7 +19,7 @@ from posbench.encodings.transformer_xl import TransformerXL
 from posbench.model import build
 from tests.encodings.cases import CASES, Case
 
-each_kernel = pytest.mark.parametrize("kernel", KERNELS)
+each_kernel = pytest.mark.parametrize("kernel", ON_CPU)
 
 
 @each_kernel
@@ -113,6 +113,6 @@ def test_a_value_that_cannot_be_is_named(make: type[Encoding], wrong: str) -> No
 
 def test_decay_without_the_layers_input_is_an_error_that_says_so() -> None:
     q = torch.randn(1, 2, 3, 4)
-    for kernel in KERNELS.values():
+    for kernel in ON_CPU.values():
         with pytest.raises(ValueError, match=r"decay.*x must be given"):
             kernel(q, q, q, FoX(Shape(8, 2, 1)), 0, Span.window(3))

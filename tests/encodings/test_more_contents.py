@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from posbench.attention import KERNELS
+from posbench.attention import KERNELS, ON_CPU
 from posbench.encodings import Encoding, Shape, Span
 from posbench.encodings.cable import CABLE
 from posbench.encodings.cope import CoPE
@@ -22,7 +22,7 @@ from tests.encodings.cases_more import NEW, Case, inputs, randomised, run
 BASE = Shape(width=768, heads=12, layers=12)
 SMALL = Shape(width=8, heads=2, layers=2)
 
-each_kernel = pytest.mark.parametrize("kernel", KERNELS)
+each_kernel = pytest.mark.parametrize("kernel", ON_CPU)
 
 
 def _case(name: str) -> Case:
@@ -87,9 +87,9 @@ def test_decay_is_float32_whatever_the_autocast(
 
     encoding.decay = spy
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-        for kernel in KERNELS.values():
+        for kernel in ON_CPU.values():
             kernel(q, q, v, encoding, 1, Span.window(9), x=x)
-    assert len(seen) == len(KERNELS)
+    assert len(seen) == len(ON_CPU)
     for got in seen:
         assert got.dtype == torch.float32
         torch.testing.assert_close(got.double(), expected, rtol=1e-5, atol=1e-5)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from posbench.attention import KERNELS
+from posbench.attention import KERNELS, ON_CPU
 from posbench.encodings import Encoding, Shape, Span
 from posbench.encodings.cope import CoPE
 from posbench.encodings.extension import (
@@ -33,7 +33,7 @@ from tests.encodings.test_definitions import EXACT
 
 SHAPE = Shape(width=8, heads=2, layers=4)
 
-each_kernel = pytest.mark.parametrize("kernel", KERNELS)
+each_kernel = pytest.mark.parametrize("kernel", ON_CPU)
 
 
 # Pattern

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from posbench.attention import KERNELS
+from posbench.attention import ON_CPU
 from posbench.encodings import Encoding, Shape, Span
 from posbench.encodings.learned import Learned
 from posbench.encodings.randomized import (
@@ -40,7 +40,7 @@ RANDOMIZED = [
 ]
 
 each_case = pytest.mark.parametrize("case", RANDOMIZED, ids=lambda case: case.name)
-each_kernel = pytest.mark.parametrize("kernel", KERNELS)
+each_kernel = pytest.mark.parametrize("kernel", ON_CPU)
 
 
 def _make(case: Case, **options: Any) -> Encoding:

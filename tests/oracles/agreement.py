@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from posbench.attention import KERNELS, choose
+from posbench.attention import KERNELS, ON_CPU, choose
 from posbench.encodings import Encoding, Span
 from tests.encodings.cases import LAYER, with_gradients
 from tests.oracles.modules import LENGTHS, TOLERANCE, widened
@@ -63,7 +63,7 @@ def in_float64(oracle: Oracle) -> Oracle:
 
 def kernels(encoding: Encoding) -> list[str]:
     """Those that can serve the encoding."""
-    return list(KERNELS) if choose(encoding) == "fused" else ["reference"]
+    return list(ON_CPU) if choose(encoding) == "fused" else ["reference"]
 
 
 def agrees(

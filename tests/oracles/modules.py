@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from posbench.attention import KERNELS
+from posbench.attention import ON_CPU
 from posbench.encodings import Encoding, Shape, Span
 from tests.encodings.cases import LAYER, LAYERS, with_gradients
 
@@ -136,7 +136,7 @@ def assert_agrees(
     names = ["output", "gradient by q", "gradient by k", "gradient by v"]
     limits = dict.fromkeys(names, tolerance)
     limits |= {f"gradient by {name}": summed for name, _ in encoding.named_parameters()}
-    for kernel, attend in KERNELS.items():
+    for kernel, attend in ON_CPU.items():
         out = attend(gain * q, k, v, encoding, LAYER, Span.window(length))
         actual = with_gradients(out, encoding, qkv)
         for (name, limit), a, e in zip(limits.items(), actual, expected, strict=True):

@@ -1,0 +1,177 @@
+"""Gradients piece by piece, of the tables too: the weights are computed again from the logsumexp.
+
+With P the weights, O the output, dX the gradient of X, and delta = sum_d dO O:
+
+    dP = dO . (v + V(n))        dS = P (dP - delta)        summed over diagonals for the tables
+
+Shapes: H heads, B batch, T queries, C queries and K columns of a piece, W distances in it, d head
+width.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from posbench.attention.forward import far_terms
+from posbench.attention.pieces import Cut, Piece
+from posbench.attention.precision import precise
+from posbench.attention.skew import add_cut, by_column, by_row, cut, unskewed
+from posbench.attention.terms import Terms, by_column_products, logits, mask
+
+
+class Gradients:
+    """Sums of the gradients of terms, and of what they are computed from.
+
+    out, grad [H, B, T, d] and total [H, B, T] belong to the same rows as t. learned: whether any
+    table wants a gradient.
+    """
+
+    def __init__(
+        self,
+        t: Terms,
+        out: Tensor,
+        total: Tensor,
+        grad: Tensor,
+        plan: Cut,
+        scale: float,
+        hidden: Tensor | None,
+        learned: bool,
+    ) -> None:
+        self.t, self.exact = t, t.exact()
+        self.out, self.total, self.grad = out, total, grad
+        self.plan, self.scale, self.hidden, self.learned = plan, scale, hidden, learned
+        self.delta = (grad * out).sum(-1, dtype=total.dtype)  # [H, B, T]
+        self.sums = Terms(*(None if x is None else torch.zeros_like(x) for x in self.exact))
+
+    def add_all(self) -> Terms:
+        for pieces in self.plan.blocks():
+            rest = torch.zeros_like(self.delta[:, :, pieces[0].rows])
+            weight = torch.ones_like(rest)
+            for piece in pieces:
+                if piece.far:
+                    self._far(piece, rest, weight)
+                elif self.learned or self.t.values is not None:
+                    self._near(piece, rest, weight)
+                else:
+                    self._fixed(piece)
+        return self.sums
+
+    def _near(self, piece: Piece, rest: Tensor, weight: Tensor) -> None:
+        """Everything written out; the sums over the columns of dS and P are taken off rest and
+        weight, for the far piece."""
+        t, sums, rows, columns = self.exact, self.sums, piece.rows, piece.columns
+        here = mask(t, piece, self.plan.window, self.hidden)
+        weights = logits(t, piece, self.scale, here).sub_(self.total[:, :, rows, None]).exp_()
+        grad = self.grad[:, :, rows].to(weights.dtype)
+        ds = grad @ t.v[:, :, columns].mT
+        if t.values is not None:
+            values = cut(t.values, piece.distance, piece.diagonals)[:, None]
+            ds += by_row(grad @ values.mT, piece.height, piece.width)
+            by_distance = (unskewed(weights).mT @ grad).sum(1)
+            add_cut(sums.values, by_distance, piece.distance)
+        ds = ds.sub_(self.delta[:, :, rows, None]).mul_(weights)
+        sums.v[:, :, columns] += weights.mT @ grad
+        sums.q[:, :, rows] += self.scale * (ds @ t.k[:, :, columns])
+        sums.k[:, :, columns] += ds.mT @ (self.scale * t.q[:, :, rows])
+        if self.learned:
+            self._tables(piece, ds)
+        if self.plan.clip is not None:
+            rest -= ds.sum(-1)
+            weight -= weights.sum(-1)
+
+    def _tables(self, piece: Piece, ds: Tensor) -> None:
+        t, sums, rows = self.exact, self.sums, piece.rows
+        if t.bias is not None or t.keys is not None:
+            by_distance = unskewed(ds)  # [H, B, C, W]
+            if sums.bias is not None:
+                add_cut(sums.bias, by_distance.sum((1, 2), dtype=torch.float64), piece.distance)
+            if t.keys is not None and t.content_q is not None:
+                table = cut(t.keys, piece.distance, piece.diagonals)[:, None]
+                sums.content_q[:, :, rows] += by_distance @ table
+                asked = t.content_q[:, :, rows]
+                add_cut(sums.keys, (by_distance.mT @ asked).sum(1), piece.distance)
+        if t.queries is not None:
+            self._by_column(piece, ds)
+        if sums.passed is not None:
+            own = sums.passed[..., piece.own]
+            own += ds.sum(3, dtype=own.dtype).flip(-1)
+            sums.passed[..., piece.columns] -= ds.sum(2, dtype=own.dtype)
+
+    def _by_column(self, piece: Piece, ds: Tensor) -> None:
+        """Through k_c . Q(n)."""
+        t, sums = self.exact, self.sums
+        assert t.queries is not None
+        assert t.content_k is not None
+        offered = t.content_k[:, :, piece.columns]
+        for columns, distance, products in by_column_products(t, piece):
+            by_distance = torch.zeros_like(products)
+            part = ds[..., columns]
+            by_column(by_distance, *part.shape[-2:]).copy_(part)
+            table = cut(t.queries, distance, products.shape[-1])[:, None]
+            sums.content_k[:, :, piece.columns][:, :, columns] += by_distance @ table
+            by_distance = by_distance.mT @ offered[:, :, columns]
+            add_cut(sums.queries, by_distance.sum(1), distance)
+
+    def _fixed(self, piece: Piece) -> None:
+        """A mask that wants no gradient."""
+        here = mask(self.t, piece, self.plan.window, self.hidden)
+        q, out = (x[:, :, piece.rows] for x in (self.t.q, self.out))
+        self._add(piece, q, out, self.total[:, :, piece.rows], here)
+
+    def _far(self, piece: Piece, rest: Tensor, weight: Tensor) -> None:
+        """All logits of a query are moved by one number, all values by one vector."""
+        sums, rows, clip = self.sums, piece.rows, self.plan.clip
+        q, constant, value = far_terms(self.t, piece, self.plan)
+        out, total, grad = (x[:, :, rows] for x in (self.out, self.total, self.grad))
+        out = out if value is None else out - value
+        total = total if constant is None else total - constant
+        dq = self._add(piece, q, out, total, None)
+        if sums.queries is not None:
+            sums.queries[:, clip] += dq.sum((1, 2))
+        if sums.bias is not None:
+            sums.bias[:, clip] += rest.sum((1, 2))
+        if self.exact.keys is not None and self.exact.content_q is not None:
+            asked = self.exact.content_q[:, :, rows]
+            sums.keys[:, clip] += (rest[..., None] * asked).sum((1, 2))
+            sums.content_q[:, :, rows] += rest[..., None] * self.exact.keys[:, None, clip, None]
+        if sums.values is not None:
+            sums.values[:, clip] += (weight[..., None] * grad).sum((1, 2))
+
+    def _add(
+        self, piece: Piece, q: Tensor, out: Tensor, total: Tensor, mask: Tensor | None
+    ) -> Tensor:
+        """Add the gradients of plain attention to the sums; that of q is returned, too."""
+        grad, sums = self.grad[:, :, piece.rows], self.sums
+        k, v = (x[:, :, piece.columns] for x in (self.t.k, self.t.v))
+        dq, dk, dv = flash_backward(grad, q, k, v, out, total, self.scale, mask)
+        sums.q[:, :, piece.rows] += dq
+        sums.k[:, :, piece.columns] += dk
+        sums.v[:, :, piece.columns] += dv
+        return dq
+
+
+def flash_backward(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    total: Tensor,
+    scale: float,
+    mask: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of q, k, v; out and total are of all keys, of which k and v may be a part."""
+    if mask is not None:
+        mask = mask.expand(*q.shape[:3], -1)
+    if q.device.type == "cpu":
+        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            grad, q, k, v, out, total, 0.0, False, attn_mask=mask, scale=scale
+        )
+    exact = precise(q.dtype)
+    grad, q, k, v, out = (x.to(exact) for x in (grad, q, k, v, out))
+    dots = (scale * q) @ k.mT
+    dots = dots if mask is None else dots + mask
+    weights = (dots - total[..., None]).exp()
+    ds = scale * weights * (grad @ v.mT - (grad * out).sum(-1, keepdim=True))
+    return ds @ k, ds.mT @ q, weights.mT @ grad

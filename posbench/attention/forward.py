@@ -1,0 +1,99 @@
+"""Attention piece by piece: each piece's output and logsumexp, merged into the whole's.
+
+Shapes: H heads, B batch, C queries and K columns of a piece, d head width.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from posbench.attention.pieces import Cut, Piece
+from posbench.attention.skew import cut, unskewed
+from posbench.attention.terms import Terms, logits, mask
+
+Part = tuple[Tensor, Tensor]  # output [H, B, C, d], and logsumexp of the logits [H, B, C]
+
+
+def attend(t: Terms, plan: Cut, scale: float, hidden: Tensor | None) -> Part:
+    """Outputs [H, B, T, d], and the logsumexp of all logits of a query [H, B, T]."""
+    blocks = [
+        _merged([_piece(t, piece, plan, scale, hidden) for piece in pieces])
+        for pieces in plan.blocks()
+    ]
+    outs, sums = zip(*blocks, strict=True)
+    return torch.cat(outs, dim=2), torch.cat(sums, dim=2)
+
+
+def _piece(t: Terms, piece: Piece, plan: Cut, scale: float, hidden: Tensor | None) -> Part:
+    if piece.far:
+        return _far(t, piece, plan, scale)
+    here = mask(t, piece, plan.window, hidden)
+    if t.values is not None:
+        return _weighted(t.exact(), piece, scale, here)
+    return flash(t.q[:, :, piece.rows], t.k, t.v, piece, scale, here)
+
+
+def _far(t: Terms, piece: Piece, plan: Cut, scale: float) -> Part:
+    """No mask: past the clip each table is one vector, the same for all keys."""
+    q, constant, value = far_terms(t, piece, plan)
+    out, total = flash(q, t.k, t.v, piece, scale, None)
+    total = total if constant is None else total + constant
+    return out if value is None else out + value, total
+
+
+def far_terms(t: Terms, piece: Piece, plan: Cut) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Of a far piece: queries, what is added to all logits of a row [H, B, C], and to all values.
+
+    q . k + k . Q is (q + Q) . k: content_k is k wherever there are far pieces.
+    """
+    assert plan.clip is not None
+    q = t.q[:, :, piece.rows]
+    if t.queries is not None:
+        q = q + t.queries[:, None, plan.clip, None].to(q.dtype)
+    constant = None if t.bias is None else t.bias[:, plan.clip, None, None]
+    if t.keys is not None and t.content_q is not None:
+        asked = t.content_q[:, :, piece.rows].to(t.keys.dtype)
+        term = (asked @ t.keys[:, None, plan.clip, :, None]).squeeze(-1)
+        constant = term if constant is None else constant + term
+    value = None if t.values is None else t.values[:, None, plan.clip, None].to(q.dtype)
+    return q, constant, value
+
+
+def flash(
+    q: Tensor, k: Tensor, v: Tensor, piece: Piece, scale: float, mask: Tensor | None
+) -> Part:
+    """q [H, B, C, d] over the piece's columns of k and v."""
+    k, v = k[:, :, piece.columns], v[:, :, piece.columns]
+    if mask is not None:
+        mask = mask.expand(*q.shape[:3], -1)
+    if q.device.type == "cpu":
+        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            q, k, v, 0.0, False, attn_mask=mask, scale=scale
+        )
+    dots = (scale * q).float() @ k.float().mT
+    dots = dots if mask is None else dots + mask
+    total = dots.logsumexp(-1)
+    return ((dots - total[..., None]).exp().to(v.dtype) @ v), total
+
+
+def _weighted(t: Terms, piece: Piece, scale: float, mask: Tensor) -> Part:
+    """With V(n): the weights are needed, shifted from keys to distances."""
+    assert t.values is not None
+    all_logits = logits(t, piece, scale, mask)
+    total = all_logits.logsumexp(-1)
+    weights = all_logits.sub_(total[..., None]).exp_()
+    values = cut(t.values, piece.distance, piece.diagonals)  # [H, W, d]
+    out = weights @ t.v[:, :, piece.columns]
+    return out + unskewed(weights) @ values[:, None], total
+
+
+def _merged(parts: list[Part]) -> Part:
+    """Softmax over the union of the parts' keys."""
+    if len(parts) == 1:
+        return parts[0]
+    total = torch.stack([each for _, each in parts]).logsumexp(0)
+    dtype = parts[0][0].dtype
+    out = sum(part * (each - total).exp()[..., None] for part, each in parts)
+    assert isinstance(out, Tensor)
+    return out.to(dtype), total

@@ -1,0 +1,86 @@
+"""How one layer's attention is cut: blocks of queries, and of each block pieces of keys.
+
+Keys are in reversed order, c = S - 1 - j, so that the distance of query i and column c is
+
+    n = i + c - (T - 1)
+
+and grows by one with each: a table over distances is a strided view of a piece (skew.py). What a
+piece holds is bounded, so memory is for one piece, whatever the lengths.
+
+Shapes: T queries, S keys, M distances.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """Queries `rows` and columns `columns`; distance is n of the first of both.
+
+    A far piece lies where every table has come to its constant, and nothing is masked.
+    """
+
+    rows: slice
+    columns: slice
+    distance: int
+    far: bool = False
+
+    @property
+    def height(self) -> int:
+        return int(self.rows.stop - self.rows.start)
+
+    @property
+    def width(self) -> int:
+        return int(self.columns.stop - self.columns.start)
+
+    @property
+    def own(self) -> slice:
+        """The columns of the queries' own keys, the last query's first."""
+        last = self.columns.start - self.distance  # n = 0 for the first query
+        return slice(last - self.height + 1, last + 1)
+
+    @property
+    def diagonals(self) -> int:
+        """How many distances occur: `distance` and the following."""
+        return self.height + self.width - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Cut:
+    """queries and keys of one window; window: the last keys that a query sees.
+
+    clip: the distance from which on every table is constant, None if there is none. block:
+    queries at a time, tile: columns at a time, None for all, as whole rows need where some of
+    their keys are masked.
+    """
+
+    queries: int
+    keys: int
+    window: int | None
+    clip: int | None
+    block: int
+    tile: int | None
+
+    def blocks(self) -> Iterator[list[Piece]]:
+        """Each block's pieces, nearest keys first; the first holds every row's own key."""
+        for first in range(0, self.queries, self.block):
+            yield list(self._pieces(first, min(first + self.block, self.queries)))
+
+    def _pieces(self, first: int, last: int) -> Iterator[Piece]:
+        own = self.queries - 1 - first  # the column of the first query's own key
+        start, end = self.queries - last, self.keys
+        if self.window is not None:
+            end = min(end, own + self.window)
+        near = end if self.clip is None else min(end, own + 1 + self.clip)
+        step = self.tile or near - start
+        for column in range(start, near, step):
+            yield self._piece(first, last, column, min(column + step, near))
+        if near < end:
+            yield self._piece(first, last, near, end, far=True)
+
+    def _piece(self, first: int, last: int, start: int, end: int, far: bool = False) -> Piece:
+        distance = first + start - (self.queries - 1)
+        return Piece(slice(first, last), slice(start, end), distance, far)

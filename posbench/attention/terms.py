@@ -1,0 +1,129 @@
+"""What the logits of one layer are made of, laid out for pieces.
+
+Heads come first and keys are reversed (pieces.py). Tables run over the distances 0 .. M - 1.
+
+Shapes: H heads, B batch, T queries, S keys, M distances, d head width, C queries and K columns of
+a piece, W = C + K - 1 distances in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from posbench.attention.pieces import Piece
+from posbench.attention.precision import precise
+from posbench.attention.skew import by_column, by_row, causal, cut
+
+KEY_BLOCK = 64  # columns at a time of k . Q: their distances overlap, so few are wasted
+
+
+ROWS = ("q", "k", "v", "content_q", "content_k", "passed")  # terms with rows of the batch
+
+
+class Terms(NamedTuple):
+    """Rotated q, k, v; content_q and content_k are not rotated, and only there for tables."""
+
+    q: Tensor  # [H, B, T, d]
+    k: Tensor  # [H, B, S, d]
+    v: Tensor  # [H, B, S, d]
+    content_q: Tensor | None = None  # [H, B, T, d], times scale
+    content_k: Tensor | None = None  # [H, B, S, d], times scale
+    bias: Tensor | None = None  # [H, M]
+    keys: Tensor | None = None  # R [H, M, d]
+    queries: Tensor | None = None  # Q [H, M, d]
+    values: Tensor | None = None  # V [H, M, d]
+    passed: Tensor | None = None  # [H, B, S] float64: the sum of decays up to a key
+
+    @property
+    def built(self) -> bool:
+        """Whether a mask has numbers of its own for each query and key."""
+        return any(t is not None for t in (self.keys, self.queries, self.passed))
+
+    def batch(self, rows: slice) -> Terms:
+        """Some rows of the batch, contiguous."""
+        whole = {name: getattr(self, name) for name in ROWS}
+        some = {name: x[:, rows].contiguous() for name, x in whole.items() if x is not None}
+        return self._replace(**some)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Terms]) -> Terms:
+        """Of gradients: rows of the batch side by side, tables summed."""
+
+        def join(name: str) -> Tensor | None:
+            each = [getattr(part, name) for part in parts]
+            if each[0] is None:
+                return None
+            return torch.cat(each, dim=1) if name in ROWS else torch.stack(each).sum(0)
+
+        return cls(*map(join, cls._fields))
+
+    def exact(self) -> Terms:
+        """The same in float32 at least."""
+        return Terms(*(None if t is None else t.to(precise(t.dtype)) for t in self))
+
+
+def logits(t: Terms, piece: Piece, scale: float, mask: Tensor) -> Tensor:
+    """All of a piece's logits [H, B, C, K]; t is exact."""
+    q, k = t.q[:, :, piece.rows], t.k[:, :, piece.columns]
+    return torch.matmul(scale * q, k.mT).add_(mask)
+
+
+def mask(t: Terms, piece: Piece, window: int | None, hidden: Tensor | None) -> Tensor:
+    """What a near piece adds to the dot products [H, B or 1, C, K], -inf where nothing is seen.
+
+    hidden [B, S], of reversed keys, is True where a key must not be seen.
+    """
+    like = t.q.new_empty(0, dtype=precise(t.q.dtype))
+    row = causal(piece.distance, piece.diagonals, window, like)  # [1, W]
+    if t.bias is not None:
+        row = row + cut(t.bias, piece.distance, piece.diagonals).to(like.dtype)
+    total = by_row(_by_query(t, piece, row), piece.height, piece.width)
+    if t.queries is not None:
+        total = _add_by_column(total, t, piece)
+    if t.passed is not None:
+        own = t.passed[..., piece.own][..., -1:]  # of the first query: differences from there
+        passed = own - t.passed[..., piece.columns]
+        total = total + passed[:, :, None].to(like.dtype)
+    if hidden is not None:
+        total = total.masked_fill(hidden[None, :, None, piece.columns], -torch.inf)
+    return total
+
+
+def _by_query(t: Terms, piece: Piece, row: Tensor) -> Tensor:
+    """row [H or 1, W], plus q . R where there is one: [H or 1, B or 1, C or 1, W]."""
+    if t.keys is None or t.content_q is None:
+        return row.contiguous()[:, None, None]
+    asked = t.content_q[:, :, piece.rows].to(row.dtype)  # [H, B, C, d]
+    table = cut(t.keys, piece.distance, piece.diagonals).to(row.dtype)  # [H, W, d]
+    flat = torch.baddbmm(row[:, None], asked.flatten(1, 2), table.mT)
+    return flat.unflatten(1, asked.shape[1:3])
+
+
+def _add_by_column(total: Tensor, t: Terms, piece: Piece) -> Tensor:
+    assert t.queries is not None
+    parts = [
+        total[..., columns] + by_column(products, piece.height, products.shape[2])
+        for columns, _, products in by_column_products(t, piece)
+    ]
+    return torch.cat(parts, dim=-1)
+
+
+def by_column_products(t: Terms, piece: Piece) -> Iterator[tuple[slice, int, Tensor]]:
+    """k_c . Q(n), KEY_BLOCK columns at a time.
+
+    Each: columns of the piece, the first distance among them, products [H, B, K', C + K' - 1].
+    """
+    assert t.queries is not None
+    assert t.content_k is not None
+    offered = t.content_k[:, :, piece.columns]
+    offered = offered.to(precise(offered.dtype))
+    for first in range(0, piece.width, KEY_BLOCK):
+        part = offered[:, :, first : first + KEY_BLOCK]
+        distance, width = piece.distance + first, part.shape[2]
+        table = cut(t.queries, distance, piece.height + width - 1).to(part.dtype)
+        products = part.flatten(1, 2) @ table.mT
+        yield slice(first, first + width), distance, products.unflatten(1, part.shape[1:3])
