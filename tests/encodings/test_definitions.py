@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from posbench.attention import KERNELS
+from posbench.attention import KERNELS, choose
 from posbench.encodings import Encoding, Shape, Span
 from posbench.encodings import sinusoid as sinusoids
 from posbench.encodings.alibi import ALiBi, published
@@ -36,7 +36,7 @@ EXACT = 1e-10
 SIZES = [(1, 1), (2, 2), (7, 7), (20, 20), (5, 9), (1, 120)]
 
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-each_kernel = pytest.mark.parametrize("kernel", ["reference", "fused"])
+each_kernel = pytest.mark.parametrize("requested", ["reference", "auto"])
 
 
 def _batch(queries: int) -> int:
@@ -63,16 +63,18 @@ def _hidden(queries: int, keys: int) -> Tensor:
 @each_case
 @each_kernel
 @pytest.mark.parametrize(("queries", "keys"), SIZES)
-def test_attention_is_the_papers(case: Case, kernel: str, queries: int, keys: int) -> None:
-    actual = run(KERNELS[kernel], case.encoding(), inputs(case, queries, keys, _batch(queries)))
+def test_attention_is_the_papers(case: Case, requested: str, queries: int, keys: int) -> None:
+    kernel = KERNELS[choose(encoding := case.encoding(), requested)]
+    actual = run(kernel, encoding, inputs(case, queries, keys, _batch(queries)))
     assert_same(actual, _expected(case, queries, keys), EXACT)
 
 
 @each_case
 @each_kernel
-def test_hidden_keys_do_not_exist(case: Case, kernel: str) -> None:
+def test_hidden_keys_do_not_exist(case: Case, requested: str) -> None:
     qkv, hidden = inputs(case, 5, 9), _hidden(5, 9)
-    actual = run(KERNELS[kernel], case.encoding(), qkv, hidden)
+    kernel = KERNELS[choose(encoding := case.encoding(), requested)]
+    actual = run(kernel, encoding, qkv, hidden)
     assert_same(actual, _expected(case, 5, 9, hide=True), EXACT)
 
 
