@@ -20,6 +20,7 @@ COMMANDS = {
     "claims": "the documents' eleven claims, tried now or read off the runs; claims.md",
     "check": "does an encoding keep what every encoding promises? posbench check encoding=mine",
     "describe": "one encoding: formula, parameters, cost, pictures: posbench describe encoding=t5",
+    "speed": "tokens/s, peak memory and share of the machine's limits, beside nope's; -m sweeps",
     "published": "result tables of papers, to compare with: posbench published name=press2022",
     "encodings": "the encodings and the cells of the attention each one fills",
 }

@@ -220,6 +220,25 @@ class DescribeCommand(Config):
 
 
 @dataclass
+class SpeedConfig:
+    lengths: list[int]
+    modes: list[str]  # train, eval
+    tokens: int  # in a training step or a pass of evaluation
+    vocabulary: int  # of the random tokens
+    rounds: int
+    seconds: float  # that one measurement repeats steps for, at least
+    baseline: str  # the encoding that ratios are to
+
+
+@dataclass
+class SpeedCommand(Config):
+    """`posbench speed`."""
+
+    speed: SpeedConfig
+    folder: str  # where <run.name>.json goes
+
+
+@dataclass
 class ClaimsCommand:
     """`posbench claims`."""
 

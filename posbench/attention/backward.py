@@ -14,44 +14,40 @@ import torch
 from torch import Tensor
 
 from posbench.attention.forward import far_terms
-from posbench.attention.pieces import Cut, Piece
+from posbench.attention.pieces import Piece, Plan
 from posbench.attention.precision import precise
 from posbench.attention.skew import add_cut, by_column, by_row, cut, unskewed
 from posbench.attention.terms import Terms, by_column_products, logits, mask
 
 
 class Gradients:
-    """Sums of the gradients of terms, and of what they are computed from.
+    """Sums of the gradients of terms.
 
-    out, grad [H, B, T, d] and total [H, B, T] belong to the same rows as t. learned: whether any
-    table wants a gradient.
+    out, grad [H, B, T, d] and total [H, B, T], the logsumexps, belong to the same rows of the
+    batch as t and plan. learned: whether anything in a mask wants a gradient.
     """
 
     def __init__(
-        self,
-        t: Terms,
-        out: Tensor,
-        total: Tensor,
-        grad: Tensor,
-        plan: Cut,
-        scale: float,
-        hidden: Tensor | None,
-        learned: bool,
+        self, t: Terms, answer: tuple[Tensor, Tensor], grad: Tensor, plan: Plan, learned: bool
     ) -> None:
-        self.t, self.exact = t, t.exact()
-        self.out, self.total, self.grad = out, total, grad
-        self.plan, self.scale, self.hidden, self.learned = plan, scale, hidden, learned
-        self.delta = (grad * out).sum(-1, dtype=total.dtype)  # [H, B, T]
-        self.sums = Terms(*(None if x is None else torch.zeros_like(x) for x in self.exact))
+        self.t, self.grad, self.plan, self.learned = t, grad, plan, learned
+        self.out, self.total = answer
+        self.exact = t.exact()
+        self.written = learned or t.values is not None  # weights written out
+        if self.written:
+            self.delta = (grad * self.out).sum(-1, dtype=self.total.dtype)  # [H, B, T]
+        given = {name: x for name, x in self.exact._asdict().items() if x is not None}
+        self.sums = {name: torch.zeros_like(x) for name, x in given.items()}
 
-    def add_all(self) -> Terms:
+    def add_all(self) -> dict[str, Tensor]:
+        """The gradient of each term there is, by name."""
         for pieces in self.plan.blocks():
-            rest = torch.zeros_like(self.delta[:, :, pieces[0].rows])
+            rest = torch.zeros_like(self.total[:, :, pieces[0].rows])
             weight = torch.ones_like(rest)
             for piece in pieces:
                 if piece.far:
                     self._far(piece, rest, weight)
-                elif self.learned or self.t.values is not None:
+                elif self.written:
                     self._near(piece, rest, weight)
                 else:
                     self._fixed(piece)
@@ -61,19 +57,19 @@ class Gradients:
         """Everything written out; the sums over the columns of dS and P are taken off rest and
         weight, for the far piece."""
         t, sums, rows, columns = self.exact, self.sums, piece.rows, piece.columns
-        here = mask(t, piece, self.plan.window, self.hidden)
-        weights = logits(t, piece, self.scale, here).sub_(self.total[:, :, rows, None]).exp_()
+        here = mask(t, piece, self.plan)
+        weights = logits(t, piece, self.plan.scale, here).sub_(self.total[:, :, rows, None]).exp_()
         grad = self.grad[:, :, rows].to(weights.dtype)
         ds = grad @ t.v[:, :, columns].mT
         if t.values is not None:
             values = cut(t.values, piece.distance, piece.diagonals)[:, None]
             ds += by_row(grad @ values.mT, piece.height, piece.width)
             by_distance = (unskewed(weights).mT @ grad).sum(1)
-            add_cut(sums.values, by_distance, piece.distance)
+            add_cut(sums["values"], by_distance, piece.distance)
         ds = ds.sub_(self.delta[:, :, rows, None]).mul_(weights)
-        sums.v[:, :, columns] += weights.mT @ grad
-        sums.q[:, :, rows] += self.scale * (ds @ t.k[:, :, columns])
-        sums.k[:, :, columns] += ds.mT @ (self.scale * t.q[:, :, rows])
+        sums["v"][:, :, columns] += weights.mT @ grad
+        sums["q"][:, :, rows] += self.plan.scale * (ds @ t.k[:, :, columns])
+        sums["k"][:, :, columns] += ds.mT @ (self.plan.scale * t.q[:, :, rows])
         if self.learned:
             self._tables(piece, ds)
         if self.plan.clip is not None:
@@ -84,19 +80,19 @@ class Gradients:
         t, sums, rows = self.exact, self.sums, piece.rows
         if t.bias is not None or t.keys is not None:
             by_distance = unskewed(ds)  # [H, B, C, W]
-            if sums.bias is not None:
-                add_cut(sums.bias, by_distance.sum((1, 2), dtype=torch.float64), piece.distance)
+            if "bias" in sums:
+                add_cut(sums["bias"], by_distance.sum((1, 2)), piece.distance)
             if t.keys is not None and t.content_q is not None:
                 table = cut(t.keys, piece.distance, piece.diagonals)[:, None]
-                sums.content_q[:, :, rows] += by_distance @ table
+                sums["content_q"][:, :, rows] += by_distance @ table
                 asked = t.content_q[:, :, rows]
-                add_cut(sums.keys, (by_distance.mT @ asked).sum(1), piece.distance)
+                add_cut(sums["keys"], (by_distance.mT @ asked).sum(1), piece.distance)
         if t.queries is not None:
             self._by_column(piece, ds)
-        if sums.passed is not None:
-            own = sums.passed[..., piece.own]
+        if "passed" in sums:
+            own = sums["passed"][..., piece.own]
             own += ds.sum(3, dtype=own.dtype).flip(-1)
-            sums.passed[..., piece.columns] -= ds.sum(2, dtype=own.dtype)
+            sums["passed"][..., piece.columns] -= ds.sum(2, dtype=own.dtype)
 
     def _by_column(self, piece: Piece, ds: Tensor) -> None:
         """Through k_c . Q(n)."""
@@ -109,13 +105,13 @@ class Gradients:
             part = ds[..., columns]
             by_column(by_distance, *part.shape[-2:]).copy_(part)
             table = cut(t.queries, distance, products.shape[-1])[:, None]
-            sums.content_k[:, :, piece.columns][:, :, columns] += by_distance @ table
+            sums["content_k"][:, :, piece.columns][:, :, columns] += by_distance @ table
             by_distance = by_distance.mT @ offered[:, :, columns]
-            add_cut(sums.queries, by_distance.sum(1), distance)
+            add_cut(sums["queries"], by_distance.sum(1), distance)
 
     def _fixed(self, piece: Piece) -> None:
         """A mask that wants no gradient."""
-        here = mask(self.t, piece, self.plan.window, self.hidden)
+        here = mask(self.t, piece, self.plan)
         q, out = (x[:, :, piece.rows] for x in (self.t.q, self.out))
         self._add(piece, q, out, self.total[:, :, piece.rows], here)
 
@@ -127,16 +123,16 @@ class Gradients:
         out = out if value is None else out - value
         total = total if constant is None else total - constant
         dq = self._add(piece, q, out, total, None)
-        if sums.queries is not None:
-            sums.queries[:, clip] += dq.sum((1, 2))
-        if sums.bias is not None:
-            sums.bias[:, clip] += rest.sum((1, 2))
+        if "queries" in sums:
+            sums["queries"][:, clip] += dq.sum((1, 2))
+        if "bias" in sums:
+            sums["bias"][:, clip] += rest.sum((1, 2))
         if self.exact.keys is not None and self.exact.content_q is not None:
             asked = self.exact.content_q[:, :, rows]
-            sums.keys[:, clip] += (rest[..., None] * asked).sum((1, 2))
-            sums.content_q[:, :, rows] += rest[..., None] * self.exact.keys[:, None, clip, None]
-        if sums.values is not None:
-            sums.values[:, clip] += (weight[..., None] * grad).sum((1, 2))
+            sums["keys"][:, clip] += (rest[..., None] * asked).sum((1, 2))
+            sums["content_q"][:, :, rows] += rest[..., None] * self.exact.keys[:, None, clip, None]
+        if "values" in sums:
+            sums["values"][:, clip] += (weight[..., None] * grad).sum((1, 2))
 
     def _add(
         self, piece: Piece, q: Tensor, out: Tensor, total: Tensor, mask: Tensor | None
@@ -144,10 +140,10 @@ class Gradients:
         """Add the gradients of plain attention to the sums; that of q is returned, too."""
         grad, sums = self.grad[:, :, piece.rows], self.sums
         k, v = (x[:, :, piece.columns] for x in (self.t.k, self.t.v))
-        dq, dk, dv = flash_backward(grad, q, k, v, out, total, self.scale, mask)
-        sums.q[:, :, piece.rows] += dq
-        sums.k[:, :, piece.columns] += dk
-        sums.v[:, :, piece.columns] += dv
+        dq, dk, dv = flash_backward(grad, q, k, v, out, total, self.plan.scale, mask)
+        sums["q"][:, :, piece.rows] += dq
+        sums["k"][:, :, piece.columns] += dk
+        sums["v"][:, :, piece.columns] += dv
         return dq
 
 

@@ -8,41 +8,38 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from posbench.attention.pieces import Cut, Piece
+from posbench.attention.pieces import Piece, Plan
 from posbench.attention.skew import cut, unskewed
 from posbench.attention.terms import Terms, logits, mask
 
 Part = tuple[Tensor, Tensor]  # output [H, B, C, d], and logsumexp of the logits [H, B, C]
 
 
-def attend(t: Terms, plan: Cut, scale: float, hidden: Tensor | None) -> Part:
+def attend(t: Terms, plan: Plan) -> Part:
     """Outputs [H, B, T, d], and the logsumexp of all logits of a query [H, B, T]."""
-    blocks = [
-        _merged([_piece(t, piece, plan, scale, hidden) for piece in pieces])
-        for pieces in plan.blocks()
-    ]
+    blocks = [_merged([_piece(t, piece, plan) for piece in pieces]) for pieces in plan.blocks()]
     outs, sums = zip(*blocks, strict=True)
     return torch.cat(outs, dim=2), torch.cat(sums, dim=2)
 
 
-def _piece(t: Terms, piece: Piece, plan: Cut, scale: float, hidden: Tensor | None) -> Part:
+def _piece(t: Terms, piece: Piece, plan: Plan) -> Part:
     if piece.far:
-        return _far(t, piece, plan, scale)
-    here = mask(t, piece, plan.window, hidden)
+        return _far(t, piece, plan)
+    here = mask(t, piece, plan)
     if t.values is not None:
-        return _weighted(t.exact(), piece, scale, here)
-    return flash(t.q[:, :, piece.rows], t.k, t.v, piece, scale, here)
+        return _weighted(t, piece, plan.scale, here)
+    return flash(t.q[:, :, piece.rows], t.k, t.v, piece, plan.scale, here)
 
 
-def _far(t: Terms, piece: Piece, plan: Cut, scale: float) -> Part:
+def _far(t: Terms, piece: Piece, plan: Plan) -> Part:
     """No mask: past the clip each table is one vector, the same for all keys."""
     q, constant, value = far_terms(t, piece, plan)
-    out, total = flash(q, t.k, t.v, piece, scale, None)
+    out, total = flash(q, t.k, t.v, piece, plan.scale, None)
     total = total if constant is None else total + constant
     return out if value is None else out + value, total
 
 
-def far_terms(t: Terms, piece: Piece, plan: Cut) -> tuple[Tensor, Tensor | None, Tensor | None]:
+def far_terms(t: Terms, piece: Piece, plan: Plan) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Of a far piece: queries, what is added to all logits of a row [H, B, C], and to all values.
 
     q . k + k . Q is (q + Q) . k: content_k is k wherever there are far pieces.

@@ -23,15 +23,15 @@ from posbench.attention.backward import Gradients
 from posbench.attention.blocked import blocked_attention
 from posbench.attention.decay import decays
 from posbench.attention.forward import attend
-from posbench.attention.pieces import Cut
+from posbench.attention.pieces import Plan
 from posbench.attention.precision import precise, without_autocast
-from posbench.attention.terms import Terms
+from posbench.attention.terms import ROWS, Terms
 from posbench.encodings import Encoding, Span
 
 TABLES = ("distance_bias", "distance_keys", "distance_queries", "distance_values", "decay")
 BLOCK = 1024  # queries at a time where every mask is a view
 BLOCKS = 4  # at least so many, of TABLE_BLOCK at least: what the future holds is not computed
-TABLE_BLOCK = 128  # queries at a time where masks or weights are built
+TABLE_BLOCK = 128  # queries at a time where masks or weights are built, fewer of short windows
 BUILT = 2**19  # numbers in what is built at a time, about: it stays in the cache
 
 
@@ -57,78 +57,41 @@ def fused_attention(
     rotated_q, rotated_k = encoding.rotate(q, k, span, layer)
     dtype = torch.promote_types(v.dtype, rotated_q.dtype)
     rotated = (rotated_q.to(dtype), rotated_k.to(dtype), v.to(dtype))
-    job = _Job.of(encoding, span)
-    if not (filled or job.masked):
+    plan = _plan(encoding, span)
+    masked = plan.window is not None or span.hidden is not None or q.shape[2] != k.shape[2]
+    if not (filled or masked):
         return F.scaled_dot_product_attention(
             *rotated, dropout_p=dropout, is_causal=True, scale=encoding.scale
         ).to(v.dtype)
     if dropout:
         return blocked_attention(q, k, v, encoding, layer, span, dropout, x)
-    terms = _terms(q, k, rotated, encoding, layer, span, x, job)
-    return _Fused.apply(job, *terms).transpose(0, 1).to(v.dtype)
+    terms = _terms(q, k, rotated, encoding, layer, span, x, plan.clip)
+    out: Tensor = _Fused.apply(plan, *terms)  # type: ignore[no-untyped-call]
+    return out.transpose(0, 1).to(v.dtype)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Job:
-    """What of an attention has no gradient. hidden [B, S] is of reversed keys."""
+def _plan(encoding: Encoding, span: Span) -> Plan:
+    """In blocks for masks that are views."""
+    queries, keys, window = len(span.queries), len(span.keys), encoding.window
+    window = window if window is not None and window < keys else None
+    hidden = None if span.hidden is None else span.hidden.flip(-1)
+    clip = encoding.clip if any(map(encoding.fills, TABLES)) else 0
+    turned = encoding.fills("rotate") and encoding.fills("distance_queries")
+    if window is not None or hidden is not None or encoding.fills("decay") or turned:
+        clip = None
+    block = max(TABLE_BLOCK, min(BLOCK, -(-queries // BLOCKS)))
+    return Plan(queries, keys, encoding.scale, window, clip, hidden, block)
 
-    queries: int
-    keys: int
-    scale: float
-    window: int | None
-    clip: int | None
-    hidden: Tensor | None
 
-    @classmethod
-    def of(cls, encoding: Encoding, span: Span) -> _Job:
-        keys, window = len(span.keys), encoding.window
-        window = window if window is not None and window < keys else None
-        hidden = None if span.hidden is None else span.hidden.flip(-1)
-        clip = encoding.clip if any(map(encoding.fills, TABLES)) else 0
-        mixed = encoding.fills("rotate") and encoding.fills("distance_queries")
-        if window is not None or hidden is not None or encoding.fills("decay") or mixed:
-            clip = None
-        return cls(len(span.queries), keys, encoding.scale, window, clip, hidden)
-
-    @property
-    def masked(self) -> bool:
-        """Whether anything but the future is out of sight, or the queries are not all the keys."""
-        return self.window is not None or self.hidden is not None or self.queries != self.keys
-
-    def forward(self, t: Terms) -> tuple[Tensor, Tensor]:
-        """Outputs [H, B, T, d] and logsumexps [H, B, T]."""
-        t = t if t.values is None else t.exact()
-        cut, rows = self.cut(t, t.built or t.values is not None or self.hidden is not None)
-        parts = [attend(t.batch(b), cut, self.scale, self._hidden(b)) for b in rows]
-        outs, sums = zip(*parts, strict=True)
-        return torch.cat(outs, dim=1), torch.cat(sums, dim=1)
-
-    def backward(self, t: Terms, out: Tensor, total: Tensor, grad: Tensor, learned: bool) -> Terms:
-        """The gradients of the terms, in float32 at least."""
-        t = t if t.values is None else t.exact()
-        cut, rows = self.cut(t, learned or t.values is not None or self.hidden is not None)
-        parts = []
-        for b in rows:
-            here = (t.batch(b), out[:, b], total[:, b], grad[:, b].contiguous())
-            sums = Gradients(*here, cut, self.scale, self._hidden(b), learned)
-            parts.append(sums.add_all())
-        return Terms.joined(parts)
-
-    def cut(self, t: Terms, built: bool) -> tuple[Cut, list[slice]]:
-        """How to go through the keys and, a few rows at a time, through the batch."""
-        heads, batch = t.q.shape[:2]
-        block = max(TABLE_BLOCK, min(BLOCK, -(-self.queries // BLOCKS)))
-        tile, size = None, batch
-        if built:
-            block = TABLE_BLOCK
-            width = max(block, BUILT // (heads * block))
-            size = max(1, BUILT // (heads * block * min(width, self.keys)))
-            tile = width if self.window is None and self.hidden is None else None
-        cut = Cut(self.queries, self.keys, self.window, self.clip, block, tile)
-        return cut, [slice(b, min(b + size, batch)) for b in range(0, batch, size)]
-
-    def _hidden(self, rows: slice) -> Tensor | None:
-        return None if self.hidden is None else self.hidden[rows]
+def _by_rows(plan: Plan, heads: int, batch: int) -> tuple[Plan, list[slice]]:
+    """For what is built: smaller blocks, and so many rows of the batch at a time."""
+    block = min(TABLE_BLOCK, max(TABLE_BLOCK // 4, plan.queries // 8))
+    tile = max(block, BUILT // (heads * block))
+    near = plan.keys if plan.clip is None else min(plan.keys, block + plan.clip + 1)
+    size = max(1, BUILT // (heads * block * min(tile, near)))
+    whole = plan.window is not None or plan.hidden is not None
+    plan = dataclasses.replace(plan, block=block, tile=None if whole else tile)
+    return plan, [slice(b, b + size) for b in range(0, batch, size)]
 
 
 def _terms(
@@ -139,12 +102,12 @@ def _terms(
     layer: int,
     span: Span,
     x: Tensor | None,
-    job: _Job,
+    clip: int | None,
 ) -> Terms:
     """Un-rotated q and k, rotated ones and v, and what the encoding says of the distances."""
     distance = span.distances
-    if job.clip is not None:
-        distance = distance[: job.clip + max(BLOCK, TABLE_BLOCK)]  # no near piece has larger ones
+    if clip is not None:
+        distance = distance[: clip + max(BLOCK, TABLE_BLOCK)]  # no near piece has larger ones
     exact = precise(rotated[0].dtype)
     keys = encoding.distance_keys(distance, layer)
     queries = encoding.distance_queries(distance, layer)
@@ -168,19 +131,41 @@ class _Fused(torch.autograd.Function):
     """Gradients for what torch's fused kernel has none for: whatever is in a mask."""
 
     @staticmethod
-    def forward(ctx: Any, job: _Job, *tensors: Tensor | None) -> Tensor:
-        out, total = job.forward(Terms(*tensors))
-        ctx.job = job
-        ctx.save_for_backward(*tensors, out, total)
+    def forward(ctx: Any, plan: Plan, *tensors: Tensor | None) -> Tensor:
+        t = Terms._make(tensors)
+        t = t if t.values is None else t.exact()
+        rows = [slice(None)]
+        if t.built or t.values is not None or plan.hidden is not None:
+            plan, rows = _by_rows(plan, *t.q.shape[:2])
+        outs, totals = zip(*(attend(t.batch(b), plan.batch(b)) for b in rows), strict=True)
+        out = torch.cat(outs, dim=1) if len(rows) > 1 else outs[0]
+        ctx.plan = plan
+        ctx.save_for_backward(*tensors, out, torch.cat(totals, dim=1))
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         *tensors, out, total = ctx.saved_tensors
-        learned = any(ctx.needs_input_grad[1 + Terms._fields.index("content_q") :])
-        found = ctx.job.backward(Terms(*tensors), out, total, grad, learned)
+        plan, t = ctx.plan, Terms._make(tensors)
         wanted = ctx.needs_input_grad[1:]
+        learned = any(wanted[Terms._fields.index("content_q") :])
+        t = t if t.values is None else t.exact()
+        rows = [slice(None)]
+        if learned or t.values is not None or plan.hidden is not None:
+            plan, rows = _by_rows(plan, *t.q.shape[:2])
+        parts = []
+        for b in rows:
+            answer, here = (out[:, b], total[:, b]), grad[:, b].contiguous()
+            parts.append(Gradients(t.batch(b), answer, here, plan.batch(b), learned).add_all())
+        gradients = {name: _joined(name, [part[name] for part in parts]) for name in parts[0]}
         return None, *(
-            None if x is None or g is None or not want else g.to(x.dtype)
-            for x, g, want in zip(tensors, found, wanted, strict=True)
+            gradients[name].to(x.dtype) if x is not None and want else None
+            for name, x, want in zip(Terms._fields, tensors, wanted, strict=True)
         )
+
+
+def _joined(name: str, parts: list[Tensor]) -> Tensor:
+    """A term's gradients: rows of the batch side by side, a table's summed."""
+    if len(parts) == 1:
+        return parts[0]
+    return torch.cat(parts, dim=1) if name in ROWS else torch.stack(parts).sum(0)

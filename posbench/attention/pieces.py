@@ -15,6 +15,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+from torch import Tensor
+
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
@@ -49,25 +51,32 @@ class Piece:
 
 
 @dataclasses.dataclass(frozen=True)
-class Cut:
-    """queries and keys of one window; window: the last keys that a query sees.
+class Plan:
+    """One layer's attention but for its tensors.
 
-    clip: the distance from which on every table is constant, None if there is none. block:
-    queries at a time, tile: columns at a time, None for all, as whole rows need where some of
-    their keys are masked.
+    scale: on all dot products. window: the last keys that a query sees. hidden [B, S]: True at
+    columns that a row must not see. clip: the distance from which on every table is constant,
+    None if there is none or it cannot be used. block: queries at a time; tile: columns at a time,
+    None for all, as whole rows need where none of a tile may be seen.
     """
 
     queries: int
     keys: int
+    scale: float
     window: int | None
     clip: int | None
+    hidden: Tensor | None
     block: int
-    tile: int | None
+    tile: int | None = None
 
     def blocks(self) -> Iterator[list[Piece]]:
         """Each block's pieces, nearest keys first; the first holds every row's own key."""
         for first in range(0, self.queries, self.block):
             yield list(self._pieces(first, min(first + self.block, self.queries)))
+
+    def batch(self, rows: slice) -> Plan:
+        """The same for some rows of the batch."""
+        return self if self.hidden is None else dataclasses.replace(self, hidden=self.hidden[rows])
 
     def _pieces(self, first: int, last: int) -> Iterator[Piece]:
         own = self.queries - 1 - first  # the column of the first query's own key
@@ -75,9 +84,8 @@ class Cut:
         if self.window is not None:
             end = min(end, own + self.window)
         near = end if self.clip is None else min(end, own + 1 + self.clip)
-        step = self.tile or near - start
-        for column in range(start, near, step):
-            yield self._piece(first, last, column, min(column + step, near))
+        for column in range(start, near, self.tile or self.keys):
+            yield self._piece(first, last, column, min(column + (self.tile or near), near))
         if near < end:
             yield self._piece(first, last, near, end, far=True)
 

@@ -8,13 +8,13 @@ a piece, W = C + K - 1 distances in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from posbench.attention.pieces import Piece
+from posbench.attention.pieces import Piece, Plan
 from posbench.attention.precision import precise
 from posbench.attention.skew import by_column, by_row, causal, cut
 
@@ -44,26 +44,16 @@ class Terms(NamedTuple):
         return any(t is not None for t in (self.keys, self.queries, self.passed))
 
     def batch(self, rows: slice) -> Terms:
-        """Some rows of the batch, contiguous."""
+        """Some rows of the batch, contiguous; all of them, slice(None), as they are."""
+        if rows == slice(None):
+            return self
         whole = {name: getattr(self, name) for name in ROWS}
         some = {name: x[:, rows].contiguous() for name, x in whole.items() if x is not None}
         return self._replace(**some)
 
-    @classmethod
-    def joined(cls, parts: Sequence[Terms]) -> Terms:
-        """Of gradients: rows of the batch side by side, tables summed."""
-
-        def join(name: str) -> Tensor | None:
-            each = [getattr(part, name) for part in parts]
-            if each[0] is None:
-                return None
-            return torch.cat(each, dim=1) if name in ROWS else torch.stack(each).sum(0)
-
-        return cls(*map(join, cls._fields))
-
     def exact(self) -> Terms:
         """The same in float32 at least."""
-        return Terms(*(None if t is None else t.to(precise(t.dtype)) for t in self))
+        return Terms._make(None if t is None else t.to(precise(t.dtype)) for t in self)
 
 
 def logits(t: Terms, piece: Piece, scale: float, mask: Tensor) -> Tensor:
@@ -72,13 +62,10 @@ def logits(t: Terms, piece: Piece, scale: float, mask: Tensor) -> Tensor:
     return torch.matmul(scale * q, k.mT).add_(mask)
 
 
-def mask(t: Terms, piece: Piece, window: int | None, hidden: Tensor | None) -> Tensor:
-    """What a near piece adds to the dot products [H, B or 1, C, K], -inf where nothing is seen.
-
-    hidden [B, S], of reversed keys, is True where a key must not be seen.
-    """
+def mask(t: Terms, piece: Piece, plan: Plan) -> Tensor:
+    """What a near piece adds to the dot products [H, B or 1, C, K], -inf where nothing is seen."""
     like = t.q.new_empty(0, dtype=precise(t.q.dtype))
-    row = causal(piece.distance, piece.diagonals, window, like)  # [1, W]
+    row = causal(piece.distance, piece.diagonals, plan.window, like)  # [1, W]
     if t.bias is not None:
         row = row + cut(t.bias, piece.distance, piece.diagonals).to(like.dtype)
     total = by_row(_by_query(t, piece, row), piece.height, piece.width)
@@ -88,8 +75,8 @@ def mask(t: Terms, piece: Piece, window: int | None, hidden: Tensor | None) -> T
         own = t.passed[..., piece.own][..., -1:]  # of the first query: differences from there
         passed = own - t.passed[..., piece.columns]
         total = total + passed[:, :, None].to(like.dtype)
-    if hidden is not None:
-        total = total.masked_fill(hidden[None, :, None, piece.columns], -torch.inf)
+    if plan.hidden is not None:
+        total = total.masked_fill(plan.hidden[None, :, None, piece.columns], -torch.inf)
     return total
 
 

@@ -22,6 +22,7 @@ from posbench.encodings import Encoding, Span
 BYTES = 4  # of a float32
 VECTORS = ("distance_keys", "distance_queries", "distance_values")
 OF_PAIRS = (*VECTORS, "distance_bias", "position_bias", "decay", "scores")
+BY_PAIR = ("position_bias", "scores")  # whose answer is a matrix over pairs
 ADDED = {"distance_bias": 1, "position_bias": 1, "decay": 2}  # a decay is a difference, and added
 
 
@@ -40,12 +41,12 @@ def costs(encoding: Encoding, length: int, kernel: str = "auto") -> list[Cost]:
 
     kernel is model.attention. Raises ValueError for one that cannot serve the encoding.
     """
-    layers = [(_Layer(each, length, kernel), len(each.layers)) for each in served(encoding)]
+    layers = [(Layer(each, length, kernel), len(each.layers)) for each in served(encoding)]
     filled = [cell for cell in introspect.CELLS if introspect.fills(encoding, cell)]
     return [_plain(layers), *(_cell(cell, layers) for cell in filled)]
 
 
-def _plain(layers: list[tuple[_Layer, int]]) -> Cost:
+def _plain(layers: list[tuple[Layer, int]]) -> Cost:
     """Its two products; a fused kernel never holds logits."""
     return Cost(
         "plain attention",
@@ -55,7 +56,7 @@ def _plain(layers: list[tuple[_Layer, int]]) -> Cost:
     )
 
 
-def _cell(cell: str, layers: list[tuple[_Layer, int]]) -> Cost:
+def _cell(cell: str, layers: list[tuple[Layer, int]]) -> Cost:
     filling = [(layer, n) for layer, n in layers if introspect.fills(layer.part, cell)]
     each = [layer.operations(cell) * (1 if cell == "embed" else n) for layer, n in filling]
     return Cost(
@@ -66,12 +67,13 @@ def _cell(cell: str, layers: list[tuple[_Layer, int]]) -> Cost:
     )
 
 
-class _Layer:
-    """One layer's attention over one window."""
+class Layer:
+    """One layer's attention over one window; memory in tokens, None: what the encoding has."""
 
-    def __init__(self, each: Served, length: int, kernel: str) -> None:
+    def __init__(self, each: Served, length: int, kernel: str, memory: int | None = None) -> None:
         self.part, self.length = each.part, length
-        self.span = each.part.place(Span.window(length, each.part.memory_length))
+        past = each.part.memory_length if memory is None else memory
+        self.span = each.part.place(Span.window(length, past))
         self.keys = len(self.span.keys)
         chosen = attention.choose(each.part, kernel)
         self.fused = chosen == "fused"
@@ -85,8 +87,12 @@ class _Layer:
         """To compute what the cell says, and to use it."""
         used = self.product if cell in VECTORS else 0
         added = ADDED.get(cell, 0) + (cell in VECTORS and cell != "distance_values")
-        blocks = self.length / self.block if cell in ("position_bias", "scores") else 1
-        return used + added * self.pairs + round(blocks * operations(self._call(cell)))
+        return used + added * self.pairs + self.making(cell)
+
+    def making(self, cell: str) -> int:
+        """To compute what the cell says, for one window."""
+        blocks = self.length / self.block if cell in BY_PAIR else 1
+        return round(blocks * operations(self._call(cell)))
 
     def running(self, cell: str) -> int:
         """Numbers held: the tables, and the [C, S] mask of a block where it is no view of them."""

@@ -233,7 +233,7 @@ def run(
 def with_gradients(out: Tensor, encoding: Encoding, qkv: Sequence[Tensor]) -> list[Tensor]:
     """out, then the gradients of a fixed functional of it by q, k, v and every parameter."""
     generator = torch.Generator().manual_seed(2)
-    weight = torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out.dtype)
+    weight = torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out)
     leaves = [*qkv, *encoding.parameters()]
     gradients = torch.autograd.grad((out * weight).sum(), leaves, allow_unused=True)
     pairs = zip(leaves, gradients, strict=True)

@@ -24,7 +24,7 @@ each_kernel = pytest.mark.parametrize("kernel", ON_CPU)
 
 @each_kernel
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [c for c in CASES if c.name != "pairwise"], ids=lambda c: c.name)
 def test_a_row_that_sees_itself_alone_is_never_nan(
     case: Case, dtype: torch.dtype, kernel: str
 ) -> None:

@@ -1,0 +1,35 @@
+"""The process whose peak memory is measured: JSON on stdin, a line of JSON on stdout."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+from omegaconf import OmegaConf
+
+from posbench import config as schemas
+from posbench import runtime
+from posbench.speed.failure import Failed, told
+from posbench.speed.memory import watched
+
+
+def main() -> None:
+    with contextlib.suppress(OSError):  # not Linux; otherwise, no memory left: this one first
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    asked = json.load(sys.stdin)
+    config = schemas.load(OmegaConf.create(asked["config"]), schemas.SpeedCommand)
+    runtime.set_threads(config.runtime)
+    device = runtime.device(config.runtime)
+    try:
+        with told():
+            said = dataclasses.asdict(watched(config, asked["mode"], asked["length"], device))
+    except Failed as failed:
+        said = {"reason": str(failed)}
+    print(json.dumps(said))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""Why there is no number, in the words of a table's note."""
+
+from __future__ import annotations
+
+import signal
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+OUT_OF_MEMORY = "out of memory"
+FAILED = "failed"  # how the other reasons begin
+
+
+class Failed(Exception):
+    """Something could not be measured; the message says why."""
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Raise Failed for whatever goes wrong inside; a defect leaves its traceback on stderr too."""
+    try:
+        yield
+    except Failed:
+        raise
+    except Exception as error:
+        if not _is_memory(error):
+            traceback.print_exc()
+        raise Failed(reason(error)) from error
+
+
+def reason(error: Exception) -> str:
+    """One line."""
+    if _is_memory(error):
+        return OUT_OF_MEMORY
+    return f"{FAILED}: {type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")
+
+
+def died(code: int) -> str:
+    """Why a process ended with this exit code, negative for a signal, and said nothing itself."""
+    if code == -signal.SIGKILL:
+        return f"{OUT_OF_MEMORY} (its process was killed)"
+    if code < 0:
+        return f"{FAILED}: its process died of {signal.Signals(-code).name}"
+    return f"{FAILED}: its process ended with exit code {code}"
+
+
+def _is_memory(error: Exception) -> bool:
+    """PyTorch's own class is for devices; on a CPU it raises RuntimeError."""
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
+        "can't allocate memory" in str(error)
+    )

@@ -1,0 +1,170 @@
+"""One encoding beside the baseline, at one mode and length."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from posbench import build
+from posbench.config import SpeedCommand
+from posbench.model import Transformer
+from posbench.speed import limits, memory, work
+from posbench.speed.cost import Cost, Pass, cost
+from posbench.speed.failure import FAILED, Failed
+from posbench.speed.memory import Memory
+from posbench.speed.rounds import Best, Measure, Rounds, Steady, alternate
+from posbench.speed.settings import Subject, same
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+    """What was measured of one encoding; reason: why something was not.
+
+    rates are tokens/s; the cost is that of a whole pass.
+    """
+
+    name: str
+    kernel: str
+    reason: str | None = None
+    memory: Memory | None = None
+    cost: Cost | None = None
+    rates: Rounds | None = None
+
+    @property
+    def defect(self) -> bool:
+        """Whether something went wrong, rather than could not be had."""
+        return self.reason is not None and self.reason.startswith(FAILED)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """An encoding and the baseline, which may be one and the same; the machine's limits beside
+    them, in operations/s and bytes/s."""
+
+    mode: str
+    length: int
+    windows: int
+    dtype: str  # of products
+    encoding: Side
+    baseline: Side
+    matmul: Rounds | None
+    copy: Rounds | None
+
+    @property
+    def tokens(self) -> int:
+        """In a pass."""
+        return self.windows * self.length
+
+    @property
+    def sides(self) -> list[Side]:
+        """The baseline only where it is another."""
+        alone = self.encoding is self.baseline
+        return [self.encoding] if alone else [self.baseline, self.encoding]
+
+    def speed_ratio(self, side: Side) -> Rounds | None:
+        """To the baseline, round by round; above 1 is faster."""
+        if side.rates is None or self.baseline.rates is None:
+            return None
+        return side.rates.over(self.baseline.rates)
+
+    def memory_ratio(self, side: Side) -> float | None:
+        if side.memory is None or self.baseline.memory is None or not self.baseline.memory.used:
+            return None
+        return side.memory.used / self.baseline.memory.used
+
+    def share_of_matmul(self, side: Side) -> Rounds | None:
+        """Of the rate of products: what is done a second of the operations that have to be."""
+        if side.rates is None or side.cost is None or self.matmul is None:
+            return None
+        return side.rates.times(side.cost.operations / self.tokens).over(self.matmul)
+
+    def share_of_copy(self, side: Side) -> Rounds | None:
+        """Of the rate of copies: what is moved a second of the bytes that have to be."""
+        if side.rates is None or side.cost is None or self.copy is None:
+            return None
+        return side.rates.times(side.cost.bytes / self.tokens).over(self.copy)
+
+
+def measure(
+    subject: Subject, baseline: Subject, mode: str, length: int, device: torch.device
+) -> Cell:
+    """Memory of each, then the rates of both and of the machine in turn. Raises UserError."""
+    config, its = subject.at(mode, length), baseline.at(mode, length)
+    alone = same(config, its)
+    encoding = _before(subject.name, config, mode, length, device)
+    other = encoding if alone else _before(baseline.name, its, mode, length, device)
+    asked = {"baseline": (other, its), "encoding": (encoding, config)}
+    if alone:
+        del asked["baseline"]
+    timed = {key: config for key, (side, config) in asked.items() if side.reason is None}
+    found = _rates(timed, mode, length, device)
+    encoding = _with_rates(encoding, found.get("encoding"))
+    other = encoding if alone else _with_rates(other, found.get("baseline"))
+    return Cell(
+        mode,
+        length,
+        work.windows(config, length),
+        str(work.dtype(config, mode, device)).removeprefix("torch."),
+        encoding,
+        other,
+        _limit(found.get("matmul")),
+        _limit(found.get("copy")),
+    )
+
+
+def _before(name: str, config: SpeedCommand, mode: str, length: int, device: torch.device) -> Side:
+    """All but the rates: where memory does not suffice, a process of its own finds out."""
+    model = build.model(config, config.speed.vocabulary).to(device)
+    side = Side(name, model.kernel)
+    if (reason := _too_long(model, mode, length)) is not None:
+        return dataclasses.replace(side, reason=reason)
+    one = Pass(
+        training=mode == "train",
+        windows=work.windows(config, length),
+        length=length,
+        scored=length if mode == "train" else work.scored(config, length),
+        itemsize=work.dtype(config, mode, device).itemsize,
+    )
+    try:
+        used = memory.measure(config, mode, length, device)
+    except Failed as failed:
+        return dataclasses.replace(side, reason=str(failed))
+    return dataclasses.replace(side, memory=used, cost=cost(model, config.model, one))
+
+
+def _too_long(model: Transformer, mode: str, length: int) -> str | None:
+    encoding = model.encoding
+    past = encoding.memory_length if mode == "train" else 0
+    if encoding.max_length is None or past + length <= encoding.max_length:
+        return None
+    return f"no position past {encoding.max_length}"
+
+
+def _rates(
+    timed: dict[str, SpeedCommand], mode: str, length: int, device: torch.device
+) -> dict[str, Rounds | str]:
+    """Of each side that can run, and of the machine."""
+    if not timed:
+        return {}
+
+    def steady(config: SpeedCommand) -> Measure:
+        return Steady(lambda: work.MODES[mode](config, length, device), config.speed.seconds)
+
+    any_one = next(iter(timed.values()))
+    dtype = work.dtype(any_one, mode, device)
+    measures = {side: steady(config) for side, config in timed.items()} | {
+        "matmul": Best(lambda: limits.matmul(dtype, device), limits.TRIES),
+        "copy": Best(lambda: limits.copy(device), limits.TRIES),
+    }
+    return alternate(measures, any_one.speed.rounds)
+
+
+def _with_rates(side: Side, found: Rounds | str | None) -> Side:
+    if isinstance(found, str):
+        return dataclasses.replace(side, reason=found)
+    return dataclasses.replace(side, rates=found)
+
+
+def _limit(found: Rounds | str | None) -> Rounds | None:
+    return found if isinstance(found, Rounds) else None

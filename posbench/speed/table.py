@@ -1,0 +1,134 @@
+"""What was measured, as a table for a terminal of 80 columns or more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from posbench.config import SpeedConfig
+from posbench.describe.terminal import amount
+from posbench.report.terminal import PLAIN
+from posbench.speed.measure import Cell, Side
+from posbench.speed.rounds import Rounds
+
+NONE = "–"
+LONGEST = len("100,000 ±12.3%")
+HEADERS = ("tokens/s", "×", "MiB", "×", "FLOP", "bytes", "of mm", "copy")
+LEGEND = (
+    "×: to {baseline}, measured in turn with each in one process. MiB: peak memory, model and "
+    "optimizer included. FLOP, bytes: the least a token takes, by formula; of mm, copy: of these "
+    "done a second, as a share of a large matrix product's and a large copy's rate here. "
+    "Medians of {rounds}, ± half the interquartile range. bold: best of its group."
+)
+
+Line = tuple[Cell, Side]
+Groups = dict[tuple[str, int], list[Line]]
+
+
+def show(
+    cells: Sequence[Cell], asked: SpeedConfig, title: str, console: Console, beside: bool = True
+) -> None:
+    """The table, and below it why there is no number; beside: with the baseline's own rows."""
+    found = groups(cells, beside)
+    console.print(table(found, asked, title))
+    for (mode, length), lines in found.items():
+        for _, side in lines:
+            if side.reason is not None:
+                said = f"{side.name}, {mode} {length:,}: {side.reason}"
+                console.print(said, style="dim", markup=False, highlight=False)
+
+
+def groups(cells: Sequence[Cell], beside: bool) -> Groups:
+    """Rows by mode and length, in the order of what was measured."""
+    found: Groups = {}
+    for cell in cells:
+        lines = found.setdefault((cell.mode, cell.length), [])
+        lines += [(cell, side) for side in (cell.sides if beside else [cell.encoding])]
+    return found
+
+
+def table(found: Groups, asked: SpeedConfig, title: str) -> Table:
+    rounds = counted(asked.rounds, "round")
+    caption = LEGEND.format(baseline=asked.baseline, rounds=rounds)
+    made = Table(title=Text(title), caption=Text(caption), **PLAIN, padding=0)
+    made.add_column("", overflow="fold")
+    made.add_column(Text(HEADERS[0]), justify="right", min_width=LONGEST, max_width=LONGEST)
+    for header in HEADERS[1:]:
+        made.add_column(Text(header), justify="right", no_wrap=True)
+    for (mode, length), lines in found.items():
+        made.add_row(Text(f"{mode} {length:,}", style="dim"))
+        fastest = best(lines, lambda cell, side: _median(cell.speed_ratio(side)), max)
+        smallest = best(lines, lambda cell, side: cell.memory_ratio(side), min)
+        for number, (cell, side) in enumerate(lines):
+            made.add_row(*_row(cell, side, number == fastest, number == smallest))
+        made.add_section()
+    return made
+
+
+def best(
+    lines: list[Line],
+    value: Callable[[Cell, Side], float | None],
+    choose: Callable[..., tuple[float, int]],
+) -> int | None:
+    """The row with the most (choose=max) or the least; None where there is nothing to choose."""
+    values = [(value(*line), number) for number, line in enumerate(lines)]
+    known = [(found, number) for found, number in values if found is not None]
+    return choose(known)[1] if len(known) > 1 else None
+
+
+def _row(cell: Cell, side: Side, fastest: bool, smallest: bool) -> list[Text]:
+    speed, memory = ("bold" if each else "" for each in (fastest, smallest))
+    used, least, ratio = side.memory, side.cost, cell.memory_ratio(side)
+    return [
+        Text(side.name),
+        _rates(side, speed),
+        Text(_ratio(cell.speed_ratio(side)), style=speed),
+        Text(NONE if used is None else f"{used.used / 2**20:,.1f}", style=memory),
+        Text(_number(ratio), style=memory),
+        Text(NONE if least is None else _by_token(least.operations, cell)),
+        Text(NONE if least is None else _by_token(least.bytes, cell)),
+        Text(_share(cell.share_of_matmul(side))),
+        Text(_share(cell.share_of_copy(side))),
+    ]
+
+
+def _rates(side: Side, style: str) -> Text:
+    """Tokens/s, or the first words of why there are none."""
+    if side.rates is None:
+        words = (side.reason or NONE).partition(":")[0].partition(" (")[0]
+        return Text(words, style="dim")
+    spread, median = side.rates.spread, side.rates.median
+    told = "" if spread is None else f" ±{spread / median:.1%}"
+    return Text(f"{median:,.0f}{told}", style=style)
+
+
+def _ratio(ratio: Rounds | None) -> str:
+    if ratio is None:
+        return NONE
+    if set(ratio.each) == {1.0}:  # the baseline's own
+        return "1"
+    told = "" if ratio.spread is None else f" ±{ratio.spread:.2f}"
+    return f"{ratio.median:.2f}{told}"
+
+
+def _number(ratio: float | None) -> str:
+    return NONE if ratio is None else f"{ratio:.2f}"
+
+
+def _share(share: Rounds | None) -> str:
+    return NONE if share is None else f"{share.median:.0%}"
+
+
+def _by_token(number: int, cell: Cell) -> str:
+    return amount(number / cell.tokens, 1000)
+
+
+def _median(rounds: Rounds | None) -> float | None:
+    return None if rounds is None else rounds.median
+
+
+def counted(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

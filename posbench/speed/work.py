@@ -1,0 +1,102 @@
+"""What is timed: a training step and a pass of evaluation, each as the commands do them.
+
+B windows of T random tokens. Training is `Trainer.optimize` in the midst of a document, so that
+every memory is full; a learning rate of next to nothing keeps the weights as they began.
+Evaluation is `evaluate.score` over windows of `fixed_targets`, the default protocol of `posbench
+eval`: float32, no gradient, no memory, logits of the last eval.targets tokens alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from posbench import build, runtime
+from posbench.config import SpeedCommand
+from posbench.evaluate import score
+from posbench.protocols import Window
+from posbench.segments import Batch
+from posbench.speed.rounds import Work
+from posbench.trainer import Trainer
+
+RATE = 1e-9  # no number of steps diverges
+BATCHES = 4  # in turn
+
+
+class RandomStream:
+    """Batches made beforehand; every segment continues one that was before."""
+
+    def __init__(self, config: SpeedCommand) -> None:
+        windows, length = config.train.batch, config.train.length
+        tokens = random_tokens(config, BATCHES, windows, length + 1)
+        fresh = np.zeros(windows, dtype=np.bool_)
+        self.batches = [Batch(part[:, :-1], part[:, 1:], fresh) for part in tokens]
+
+    def batch(self, step: int) -> Batch:
+        return self.batches[step % len(self.batches)]
+
+
+def random_tokens(config: SpeedCommand, *size: int) -> NDArray[np.int64]:
+    return np.random.default_rng(config.seed).integers(config.speed.vocabulary, size=size)
+
+
+def windows(config: SpeedCommand, length: int) -> int:
+    """B: as many as speed.tokens has room for, at least one."""
+    return max(1, config.speed.tokens // length)
+
+
+def scored(config: SpeedCommand, length: int) -> int:
+    """Tokens of a window whose logits evaluation makes."""
+    return min(config.eval.targets, length)
+
+
+def dtype(config: SpeedCommand, mode: str, device: torch.device) -> torch.dtype:
+    """Of the matrix products: autocast's in training. Raises UserError for an unknown one."""
+    trained = runtime.training_dtype(config.runtime, device)
+    return trained if mode == "train" else torch.float32
+
+
+def training(config: SpeedCommand, length: int, device: torch.device) -> Work:
+    """One optimizer step over B windows; amount: the tokens in it."""
+    model = build.model(config, config.speed.vocabulary).to(device).train()
+    batch, memory = windows(config, length), model.encoding.memory_length
+    train = dataclasses.replace(config.train, length=length, batch=batch, accumulate=1)
+    config = dataclasses.replace(
+        config, train=train, optim=dataclasses.replace(config.optim, lr=RATE)
+    )
+    autocast = dtype(config, "train", device)
+    stream = RandomStream(config)
+    reduced = None if autocast is torch.float32 else autocast
+    trainer = Trainer(model, stream, config, device, reduced)
+
+    def step() -> None:
+        trainer.optimize()
+        wait(device)
+
+    return Work(step, batch * length, warm=1 + math.ceil(memory / length))
+
+
+def evaluation(config: SpeedCommand, length: int, device: torch.device) -> Work:
+    """One forward pass over B windows of as many documents; amount: the tokens in it."""
+    model = build.model(config, config.speed.vocabulary).to(device)
+    documents = list(random_tokens(config, windows(config, length), length + 1))
+    asked = [Window(n, 0, length, scored(config, length)) for n in range(len(documents))]
+    tokens = len(documents) * length
+    return Work(lambda: score(model, documents, asked, tokens, device), tokens, warm=1)
+
+
+def wait(device: torch.device) -> None:
+    """Until all that was asked of the device is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+MODES: dict[str, Callable[[SpeedCommand, int, torch.device], Work]] = {
+    "train": training,
+    "eval": evaluation,
+}
