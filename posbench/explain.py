@@ -16,6 +16,7 @@ from posbench.config import (
     EvalCommand,
     PublishedCommand,
     ReportCommand,
+    SpeedCommand,
     TuneCommand,
     known_keys,
 )
@@ -83,6 +84,7 @@ def _keys() -> set[str]:
     # The first has those of Config.
     schemas = (
         DescribeCommand,
+        SpeedCommand,
         TuneCommand,
         EvalCommand,
         ReportCommand,

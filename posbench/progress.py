@@ -87,6 +87,10 @@ class Display:
         if not self.live:
             self.console.print(f"{self.place}{self.name}  {what}", highlight=False, markup=False)
 
+    def tell(self, what: str) -> None:
+        """What is to stay."""
+        self.console.print(f"{self.place}{self.name}  {what}", highlight=False, markup=False)
+
 
 @contextmanager
 def display(console: Console, name: str, steps: int) -> Iterator[Display]:

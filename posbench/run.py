@@ -7,6 +7,7 @@ import math
 import statistics
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -21,6 +22,7 @@ from posbench.progress import Display, display
 from posbench.results import Result
 from posbench.run_folder import RunFolder
 from posbench.segments import Segments
+from posbench.speed.share import matmul_share
 from posbench.trainer import Trainer, fit
 
 Found = Callable[[Result], None]
@@ -41,6 +43,7 @@ def run(config: Config, console: Console) -> RunFolder:
         return folder
     device = runtime.device(config.runtime)
     dtype = runtime.training_dtype(config.runtime, device)
+    runtime.keep_freed_memory()
     runtime.set_threads(config.runtime)
     name = f"{config.run.name} seed {config.seed}"
     if asked != "false":
@@ -130,7 +133,9 @@ def _run(trainer: Trainer, folder: Path, corpus: Corpus, shown: Display) -> None
             trainer.device,
             lambda result: shown.say(f"scored length {result.length}"),
         )
-        write_json(folder / "summary.json", summarise(trainer, folder, corpus))
+        summary = summarise(trainer, folder, corpus)
+        write_json(folder / "summary.json", summary)
+        shown.tell(_speed(trainer, summary))
         tracker.summary(_row(folder))
         code = 0
     finally:
@@ -187,10 +192,11 @@ def evaluate_into(
     return rows
 
 
-def summarise(trainer: Trainer, folder: Path, corpus: Corpus) -> dict[str, object]:
+def summarise(trainer: Trainer, folder: Path, corpus: Corpus) -> dict[str, Any]:
     """What the run cost and what its numbers rest on."""
     model, train = trainer.model, trainer.config.train
     rows = read_rows(folder / "metrics.jsonl")
+    rate = statistics.median(row["tokens_per_second"] for row in rows)
     return {
         "corpus": corpus.name,
         "corpus_hash": corpus.hash,
@@ -200,9 +206,16 @@ def summarise(trainer: Trainer, folder: Path, corpus: Corpus) -> dict[str, objec
         "positional_parameters": sum(p.numel() for p in model.encoding.parameters()),
         "attention": model.kernel,
         "tokens_trained": train.steps * train.batch * train.length * train.accumulate,
-        "train_tokens_per_second": statistics.median(r["tokens_per_second"] for r in rows),
+        "train_tokens_per_second": rate,
+        "train_matmul_share": matmul_share(trainer, rate),
         "train_peak_memory": max(row["peak_memory"] for row in rows),
     }
+
+
+def _speed(trainer: Trainer, summary: dict[str, Any]) -> str:
+    dtype = str(trainer.dtype).removeprefix("torch.")
+    rate, share = summary["train_tokens_per_second"], summary["train_matmul_share"]
+    return f"trained at {rate:,.0f} tok/s, {share:.0%} of the rate of {dtype} matrix products"
 
 
 def _row(folder: Path) -> dict[str, float]:

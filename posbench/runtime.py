@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import os
 import platform
@@ -18,6 +19,7 @@ import posbench
 from posbench.config import DeviceConfig, RuntimeConfig
 from posbench.errors import UserError
 
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -54,6 +56,16 @@ def set_threads(config: DeviceConfig) -> int:
         raise UserError(f"runtime.threads={config.threads} must be 0 (all cores) or more")
     torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
     return torch.get_num_threads()
+
+
+def keep_freed_memory() -> None:
+    """Tell glibc to keep what is freed: asked for anew, pages come with a fault each.
+
+    Tensors of a step come and go at every step. Other C libraries have no such setting.
+    """
+    if (set_option := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
+        set_option(M_MMAP_THRESHOLD, 32 * 2**20)  # the most that glibc allows
+        set_option(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def reset_peak_memory(device: torch.device) -> None:

@@ -6,7 +6,6 @@ Shapes: B batch, T tokens, M memory.
 from __future__ import annotations
 
 import json
-import math
 import signal
 import threading
 import time
@@ -16,14 +15,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from posbench import build, checkpoint
 from posbench.config import Config
 from posbench.errors import UserError
 from posbench.files import append_row, read_rows, write_text
+from posbench.loss import cross_entropy
 from posbench.model import Transformer
 from posbench.optim import optimizer, schedule
 from posbench.runtime import peak_memory
@@ -45,8 +45,8 @@ class Watcher(Protocol):
 class NotFinite(Exception):
     """A loss or gradient norm that is infinite or no number."""
 
-    def __init__(self, loss: float, gradient: float) -> None:
-        super().__init__(f"the loss is {loss}, the gradient norm {gradient}")
+    def __init__(self, step: int, loss: float, gradient: float) -> None:
+        super().__init__(f"the loss is {loss}, the gradient norm {gradient} at step {step}")
 
 
 class Diverged(UserError):
@@ -78,12 +78,24 @@ class Trainer:
         self.memory: list[Tensor] = []  # one [B, M, D] a layer
         self.hidden: Tensor | None = None  # [B, M]: memory of another document
         self.step = 0
+        self.latest = torch.zeros(2, device=device)  # the loss, and the gradient norm
+        self.broken = torch.zeros(3, device=device)  # step, loss, norm where one was no number
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of matrix products."""
+        return self.autocast or torch.float32
 
     def optimize(self) -> tuple[float, float]:
         """One optimizer step; the mean loss in nats and the gradient norm before clipping.
 
         Raises NotFinite, and leaves the weights alone, if either is no number.
         """
+        self.advance()
+        return self.read()
+
+    def advance(self) -> None:
+        """One optimizer step. On CUDA it is only launched: nothing here waits for a number."""
         rate = schedule(self.step, self.config.train.steps, self.config.optim)
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["lr_multiplier"]
@@ -94,27 +106,48 @@ class Trainer:
             share.backward()
             total += share.detach()
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.config.optim.clip)
-        loss, gradient = total.item(), norm.item()
-        if not math.isfinite(loss + gradient):
-            raise NotFinite(loss, gradient)  # before the weights take it in
+        self.latest = torch.stack((total, norm))
+        bad = ~self.latest.isfinite().all()
+        self.optimizer.found_inf = bad.float()  # type: ignore[attr-defined]  # then it does nothing
         self.optimizer.step()
         self.model.encoding.after_step()
         self.optimizer.zero_grad(set_to_none=True)
         self.step += 1
-        return loss, gradient
+        now = torch.cat((self.latest.new_full((1,), self.step), self.latest))
+        self.broken = torch.where(bad & (self.broken[0] == 0), now, self.broken)
+
+    def read(self) -> tuple[float, float]:
+        """The latest step's loss in nats and gradient norm, waited for.
+
+        Raises NotFinite if in any step since the last time one of them was no number.
+        """
+        loss, norm, step, *broken = torch.cat((self.latest, self.broken)).tolist()
+        if step:
+            self.broken = torch.zeros_like(self.broken)
+            raise NotFinite(int(step), *broken)
+        return loss, norm
 
     def _loss(self, batch: Batch) -> Tensor:
-        inputs = torch.as_tensor(batch.inputs).to(self.device)
-        targets = torch.as_tensor(batch.targets).to(self.device)
-        memory, hidden = self._recall(torch.as_tensor(batch.fresh).to(self.device))
+        inputs, targets = self._moved(batch.inputs), self._moved(batch.targets)
+        memory, hidden = self._recall(torch.as_tensor(batch.fresh))
         enabled = self.autocast is not None
         with torch.autocast(self.device.type, dtype=self.autocast, enabled=enabled):
             states, self.memory = self.forward(inputs, memory, hidden)
-            logits = self.model.logits(states)
-        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+            weight = self.model.tokens.weight
+            return cross_entropy(states.flatten(0, 1), weight, targets.flatten())
+
+    def _moved(self, x: np.ndarray) -> Tensor:
+        """On the device, without waiting for it."""
+        moved = torch.as_tensor(x)
+        if self.device.type == "cuda":
+            moved = moved.pin_memory()
+        return moved.to(self.device, non_blocking=True)
 
     def _recall(self, fresh: Tensor) -> tuple[list[Tensor] | None, Tensor | None]:
-        """The memory this batch may see, and what of it is hidden: a fresh row sees none."""
+        """The memory this batch may see, and what of it is hidden: a fresh row sees none.
+
+        What is hidden is known here, and kept here: the device is not asked.
+        """
         keep, length = self.model.encoding.memory_length, self.config.train.length
         if keep == 0:
             return None, None
@@ -124,9 +157,11 @@ class Trainer:
             hidden = hidden | fresh[:, None]
             if bool(hidden.all()):
                 memory = hidden = None
-        now = torch.zeros(len(fresh), length, dtype=torch.bool, device=self.device)
+        now = torch.zeros(len(fresh), length, dtype=torch.bool)
         self.hidden = (now if hidden is None else torch.cat((hidden, now), 1))[:, -keep:]
-        return memory, hidden if hidden is not None and bool(hidden.any()) else None
+        if hidden is None or not bool(hidden.any()):
+            return memory, None
+        return memory, hidden.to(self.device, non_blocking=True)
 
     def save(self, folder: Path) -> Path:
         extra = {"random": torch.get_rng_state()}
@@ -143,7 +178,7 @@ class Trainer:
         torch.set_rng_state(extra["random"])
         if "random_cuda" in extra:
             torch.cuda.set_rng_state(extra["random_cuda"], self.device)
-        self.hidden = extra["hidden"].to(self.device) if "hidden" in extra else None
+        self.hidden = extra.get("hidden")
         memory = sorted(name for name in extra if name.startswith("memory."))
         self.memory = [extra[name].to(self.device) for name in memory]
 
@@ -161,35 +196,44 @@ def fit(trainer: Trainer, folder: Path, watch: Watcher, record: Watcher) -> None
     _forget_after(metrics, trainer.step)
     trainer.model.train()
     tokens = config.train.batch * config.train.length * config.train.accumulate
+    each = trainer.device.type == "cpu"  # elsewhere reading a number means waiting for it
     with stop_requests() as stop:
+        before, started = trainer.step, time.perf_counter()
         while trainer.step < config.train.steps:
-            started = time.perf_counter()
+            trainer.advance()
+            last = trainer.step == config.train.steps
+            due = trainer.step % config.tracking.every == 0 or last
+            stopped = stop.is_set()
+            save = trainer.step % config.train.checkpoint_every == 0 or last or stopped
+            if not (each or due or save):
+                continue
             try:
-                loss, norm = trainer.optimize()
+                loss, norm = trainer.read()
             except NotFinite as error:
-                raise _advice(error, trainer.step + 1, folder) from error
-            rate = tokens / (time.perf_counter() - started)
+                raise _advice(error, folder) from error
+            seconds = time.perf_counter() - started
+            rate = tokens * (trainer.step - before) / seconds
             row = {"step": trainer.step, "loss": loss, "tokens_per_second": rate}
             watch(row)
-            last = trainer.step == config.train.steps
-            if trainer.step % config.tracking.every == 0 or last:
+            if due:
                 lr = trainer.optimizer.param_groups[0]["lr"]
                 row |= {"grad_norm": norm, "lr": lr, "peak_memory": peak_memory(trainer.device)}
                 append_row(metrics, row)
                 record(row)
-            if trainer.step % config.train.checkpoint_every == 0 or last or stop.is_set():
+            if save:
                 trainer.save(folder)
-            if stop.is_set():
+            if stopped:
                 raise Stopped(
                     f"stopped at step {trainer.step} of {config.train.steps}; "
                     "the same command, without run.overwrite, goes on"
                 )
+            before, started = trainer.step, time.perf_counter()
 
 
-def _advice(error: NotFinite, step: int, folder: Path) -> Diverged:
+def _advice(error: NotFinite, folder: Path) -> Diverged:
     good = checkpoint.latest(folder)
     return Diverged(
-        f"{error} at step {step}; last good checkpoint: {good or 'none yet'}. Try a lower "
+        f"{error}; last good checkpoint: {good or 'none yet'}. Try a lower "
         "optim.lr, a longer optim.warmup or runtime.dtype=float32, with run.overwrite=true"
     )
 

@@ -33,6 +33,7 @@ def tune(config: TuneCommand, console: Console) -> Record:
     _require_no_tuned(config)
     device = runtime.device(config.runtime)
     dtype = runtime.training_dtype(config.runtime, device)
+    runtime.keep_freed_memory()
     runtime.set_threads(config.runtime)
     values = tuning.points(config)
     corpus = build.corpus(config)

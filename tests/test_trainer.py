@@ -13,7 +13,7 @@ from posbench import build, config
 from posbench.config import Config, ParameterGroup
 from posbench.optim import optimizer, schedule
 from posbench.segments import Batch, Segments
-from posbench.trainer import Trainer
+from posbench.trainer import NotFinite, Trainer
 
 TOY = (
     "model.width=16 model.heads=2 model.layers=2 model.feed_forward=32 train.length=8 "
@@ -176,3 +176,31 @@ def test_a_checkpoint_restores_everything(tmp_path: Path, encoding: str) -> None
     second.restore(saved)
     assert second.step == 3
     assert [second.optimize() for _ in range(3)] == after
+
+
+def test_a_step_that_is_no_number_moves_nothing_and_is_told_later() -> None:
+    """As on CUDA, where numbers are read now and then: the step that broke is named."""
+    trainer = made("encoding=t5")
+    trainer.optimize()
+    before = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+    good = trainer.model.norm.weight.detach().clone()
+    with torch.no_grad():
+        trainer.model.norm.weight.fill_(torch.nan)
+    trainer.advance()
+    with torch.no_grad():
+        trainer.model.norm.weight.copy_(good)
+    for name, parameter in trainer.model.named_parameters():
+        assert parameter.equal(before[name]), name
+    trainer.advance()
+    assert not trainer.model.norm.weight.equal(good)
+    with pytest.raises(NotFinite, match="at step 2$"):
+        trainer.read()
+    assert trainer.optimize()[0] > 0  # what was told is not told again
+
+
+def test_reading_late_is_reading_the_same() -> None:
+    late, each = made("encoding=transformer_xl"), made("encoding=transformer_xl")
+    told = [each.optimize() for _ in range(4)]
+    for _ in range(4):
+        late.advance()
+    assert late.read() == told[-1]

@@ -33,6 +33,7 @@ def main(node: DictConfig) -> None:
     config.eval = dataclasses.replace(config.eval, **changes)
 
     device = runtime.device(asked.runtime)
+    runtime.keep_freed_memory()
     runtime.set_threads(asked.runtime)
     extension = None
     if asked.extension is not None:

@@ -26,6 +26,7 @@ def speed(node: DictConfig) -> None:
     check_speed(config)
     device = runtime.device(config.runtime)
     dtype = runtime.training_dtype(config.runtime, device)
+    runtime.keep_freed_memory()
     threads = table.counted(runtime.set_threads(config.runtime), "thread")
     trained = str(dtype).removeprefix("torch.")
     title = f"Speed and memory: {device.type}, {threads}, training in {trained}"
