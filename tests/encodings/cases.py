@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from posbench.attention import Attention
+from posbench.attention.precision import precise
 from posbench.encodings import Encoding, Shape, Span
 from posbench.encodings.alibi import ALiBi
 from posbench.encodings.deberta import DeBERTa
@@ -68,20 +69,16 @@ class Case:
         return encoding.to(dtype)
 
 
-class Everything(Encoding):
-    """Rotation and all tables over distances, of 512."""
+class Tables(Encoding):
+    """All tables over distances."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, distances: int = 2048) -> None:
         super().__init__(shape)
-        size = (shape.layers, shape.heads, 512)
+        size = (shape.layers, shape.heads, distances)
         self.bias = nn.Parameter(torch.zeros(size))
         self.keys = nn.Parameter(torch.zeros(*size, shape.head_width))
         self.queries = nn.Parameter(torch.zeros(*size, shape.head_width))
         self.values = nn.Parameter(torch.zeros(*size, shape.head_width))
-
-    def rotate(self, q: Tensor, k: Tensor, span: Span, layer: int) -> tuple[Tensor, Tensor]:
-        i, j = span.queries.to(q.dtype), span.keys.to(k.dtype)
-        return q * i.cos()[:, None], k * j.cos()[:, None]
 
     def distance_bias(self, distance: Tensor, layer: int) -> Tensor:
         return self.bias[layer][:, distance]
@@ -96,6 +93,14 @@ class Everything(Encoding):
         return self.values[layer][:, distance]
 
 
+class Everything(Tables):
+    """And a rotation."""
+
+    def rotate(self, q: Tensor, k: Tensor, span: Span, layer: int) -> tuple[Tensor, Tensor]:
+        i, j = (where.to(precise(q.dtype)) for where in (span.queries, span.keys))
+        return q * i.cos()[:, None], k * j.cos()[:, None]
+
+
 class Pairwise(Everything):
     """And a bias of both positions: everything but `decay` and `scores`."""
 
@@ -108,13 +113,10 @@ class Pairwise(Everything):
         return self.pairwise[layer][:, None, None] * phase.to(self.pairwise.dtype).sin()
 
 
-class Clipped(Everything):
+class Clipped(Tables):
     """From distance 9 on, each table says the same; and nothing is rotated."""
 
     clip = 9
-
-    def rotate(self, q: Tensor, k: Tensor, span: Span, layer: int) -> tuple[Tensor, Tensor]:
-        return q, k
 
     def distance_bias(self, distance: Tensor, layer: int) -> Tensor:
         return super().distance_bias(distance.clamp(max=9), layer)
