@@ -16,10 +16,13 @@ from posbench.conformance import CHECKS, Subject, findings
 from posbench.encodings import Encoding, Shape, Span
 from posbench.encodings.alibi import ALiBi
 from posbench.encodings.rope import RoPE
+from posbench.encodings.shaw import Shaw
 from posbench.encodings.t5 import T5Bias
 from posbench.encodings.transformer_xl import TransformerXL
 
 NAMES = sorted(path.stem for path in Path(__file__).parents[1].glob("conf/encoding/*.yaml"))
+
+CLIPPED = ("deberta", "randomized_t5", "shaw", "shaw_keys", "t5", "t5_unscaled")
 
 
 def composed(*words: str) -> Config:
@@ -35,6 +38,8 @@ def test_every_shipped_encoding_keeps_its_promises(name: str) -> None:
     assert not [f for f in found if f.holds is False]
     kept = next(f for f in found if f.name == "memory")
     assert (kept.holds is True) == (name == "transformer_xl")
+    clip = next(f for f in found if f.name == "clip")
+    assert (clip.holds is True) == (name in CLIPPED)
 
 
 SINGLE = [name for name in NAMES if name not in ("irope", "swan", "local_global")]
@@ -56,7 +61,14 @@ def test_every_encoding_can_be_part_of_a_mix_from_yaml_alone(name: str) -> None:
     assert not broken
 
 
-MIXED = ("causality", "kernels = reference", "window", "translation", "state-dict round trip")
+MIXED = (
+    "causality",
+    "kernels = reference",
+    "window",
+    "clip",
+    "translation",
+    "state-dict round trip",
+)
 
 # Faults. Each is an encoding as a user might write it.
 
@@ -199,6 +211,31 @@ class Windowed(Encoding):
         return bias.expand(self.shape.heads, -1)
 
 
+class Unclipped(ALiBi):
+    """Its bias goes on at 40, and so does not end at 16."""
+
+    clip = 16
+
+    def distance_bias(self, distance: Tensor, layer: int) -> Tensor:
+        past = torch.where(distance < 40, distance.clamp(max=16), distance)
+        return super().distance_bias(past, layer)
+
+
+class OneSided(Shaw):
+    """The vectors on keys end where they say; those on values go on."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape, k=20)
+        self.clip = 8
+
+    def distance_keys(self, distance: Tensor, layer: int) -> Tensor:
+        return super().distance_keys(distance.clamp(max=8), layer)
+
+
+class Negative(Encoding):
+    clip = -1
+
+
 class Unexpected(Encoding):
     def distance_bias(self, distance: Tensor, layer: int) -> Tensor:
         return distance.missing  # type: ignore[attr-defined]
@@ -223,6 +260,9 @@ FAULTS = {
     Refusing: "short, long, short",
     OneHead: "shapes and dtypes",
     Windowed: "window",
+    Unclipped: "clip",
+    OneSided: "clip",
+    Negative: "clip",
     Unexpected: "shapes and dtypes",
 }
 
@@ -238,6 +278,25 @@ def test_a_fault_is_caught(fault: type[Encoding]) -> None:
     broken = {f.name: f.detail for f in findings(subject_of(fault)) if f.holds is False}
     assert FAULTS[fault] in broken
     assert all(broken.values())
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (Unclipped, "clip = 16, but distance_bias changes at distance 40"),
+        (OneSided, "clip = 8, but distance_values changes at distance 9"),
+        (Negative, "clip = -1"),
+    ],
+)
+def test_a_false_clip_is_told_with_the_distance(fault: type[Encoding], said: str) -> None:
+    (found,) = findings(subject_of(fault), only=["clip"])
+    assert found.holds is False
+    assert said in found.detail
+
+
+def test_no_clip_is_nothing_to_check() -> None:
+    (found,) = findings(subject_of(ALiBi), only=["clip"])
+    assert found.holds is None
 
 
 def test_keys_that_the_constructor_lacks_are_caught() -> None:

@@ -25,6 +25,7 @@ CHECKS: dict[str, Check] = {
     "bfloat16 autocast": attention.half_precision,
     "blocks = whole": attention.blocks_do_not_show,
     "window": attention.window_is_kept,
+    "clip": contract.clip_is_kept,
     "translation": attention.translation,
     "memory": whole.memory,
     "gradients": whole.gradients,

@@ -10,7 +10,8 @@ import torch
 
 from posbench import build
 from posbench.config import NOT_ARGUMENTS
-from posbench.conformance.subject import BATCH, Broken, Subject, attend
+from posbench.conformance.subject import BATCH, Broken, NotApplicable, Subject, attend
+from posbench.encodings import Encoding
 
 HOOKS = {  # shapes of what a method by distance returns
     "distance_bias": ("H", "M"),
@@ -18,6 +19,8 @@ HOOKS = {  # shapes of what a method by distance returns
     "distance_queries": ("H", "M", "d"),
     "distance_values": ("H", "M", "d"),
 }
+BEYOND = 2048  # distances past a clip at most
+SAME = 1e-6
 
 
 def keys_are_the_constructors(subject: Subject) -> str:
@@ -76,6 +79,37 @@ def _outputs(subject: Subject) -> None:
                 out = attend(kernel, inputs, encoding, layer, span)
                 if out.shape != inputs.q.shape or out.dtype != dtype:
                     raise Broken(f"{kernel} of {dtype} gives {out.dtype} {tuple(out.shape)}")
+
+
+def clip_is_kept(subject: Subject) -> str:
+    """From the declared clip on, what each method by distance returns is what it is there."""
+    encoding = subject.encoding()
+    clips = set()
+    for layer in subject.layers:
+        part, number = encoding.at(layer)
+        if part.clip is None:
+            continue
+        if type(part.clip) is not int or part.clip < 0:
+            raise Broken(f"clip = {part.clip}: a distance is a whole number of at least 0")
+        clips.add(part.clip)
+        _check_clip(part, number, part.clip, subject)
+    if not clips:
+        raise NotApplicable("no clip")
+    return ", ".join(str(clip) for clip in sorted(clips))
+
+
+def _check_clip(part: Encoding, number: int, clip: int, subject: Subject) -> None:
+    count = min(4 * clip + 9, clip + BEYOND, part.max_length or clip + BEYOND)
+    distance = torch.arange(count, device=subject.device)
+    for name in HOOKS:
+        found = getattr(part, name)(distance, number)
+        if found is None or count <= clip:
+            continue
+        same = torch.isclose(found[:, clip:], found[:, clip, None], rtol=SAME, atol=SAME)
+        changed = ~same.transpose(0, 1).flatten(1).all(1)
+        if bool(changed.any()):
+            first = clip + int(changed.nonzero()[0])
+            raise Broken(f"clip = {clip}, but {name} changes at distance {first}")
 
 
 def same_seed_same_bits(subject: Subject) -> str:
