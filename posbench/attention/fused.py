@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from posbench.attention.backward import Gradients
@@ -29,10 +30,10 @@ from posbench.attention.terms import ROWS, Terms
 from posbench.encodings import Encoding, Span
 
 TABLES = ("distance_bias", "distance_keys", "distance_queries", "distance_values", "decay")
-BLOCK = 1024  # queries at a time where every mask is a view
-BLOCKS = 4  # at least so many, of TABLE_BLOCK at least: what the future holds is not computed
+BLOCK = 1024  # queries at a time where every mask is a view, fewer of shorter windows:
+LEAST_BLOCK = 256  # the less of the future is in a block, the less is computed for nothing
 TABLE_BLOCK = 128  # queries at a time where masks or weights are built, fewer of short windows
-BUILT = 2**19  # numbers in what is built at a time, about: it stays in the cache
+BUILT = 2**20  # numbers in what is built at a time, about: it stays in the cache
 
 
 @without_autocast
@@ -66,8 +67,13 @@ def fused_attention(
     if dropout:
         return blocked_attention(q, k, v, encoding, layer, span, dropout, x)
     terms = _terms(q, k, rotated, encoding, layer, span, x, plan.clip)
+    return _attended(plan, terms).transpose(0, 1).to(v.dtype)
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # Inductor fails on Shaw (torch 2.13)
+def _attended(plan: Plan, terms: Terms) -> Tensor:
     out: Tensor = _Fused.apply(plan, *terms)  # type: ignore[no-untyped-call]
-    return out.transpose(0, 1).to(v.dtype)
+    return out
 
 
 def _plan(encoding: Encoding, span: Span) -> Plan:
@@ -79,7 +85,7 @@ def _plan(encoding: Encoding, span: Span) -> Plan:
     turned = encoding.fills("rotate") and encoding.fills("distance_queries")
     if window is not None or hidden is not None or encoding.fills("decay") or turned:
         clip = None
-    block = max(TABLE_BLOCK, min(BLOCK, -(-queries // BLOCKS)))
+    block = min(BLOCK, max(LEAST_BLOCK, queries // 8))
     return Plan(queries, keys, encoding.scale, window, clip, hidden, block)
 
 
@@ -107,12 +113,14 @@ def _terms(
     """Un-rotated q and k, rotated ones and v, and what the encoding says of the distances."""
     distance = span.distances
     if clip is not None:
-        distance = distance[: clip + max(BLOCK, TABLE_BLOCK)]  # no near piece has larger ones
+        distance = distance[
+            : clip + max(BLOCK, LEAST_BLOCK, TABLE_BLOCK)
+        ]  # no near piece has larger ones
     exact = precise(rotated[0].dtype)
     keys = encoding.distance_keys(distance, layer)
     queries = encoding.distance_queries(distance, layer)
     passed = decays(encoding, x, layer)  # [B, H, S]
-    first_q, first_k, first_v = (each.transpose(0, 1) for each in rotated)
+    first_q, first_k, first_v = (_row_by_row(each).transpose(0, 1) for each in rotated)
     return Terms(
         first_q,
         first_k.flip(2),
@@ -125,6 +133,11 @@ def _terms(
         encoding.distance_values(distance, layer),
         None if passed is None else passed.transpose(0, 1).double().cumsum(-1).flip(-1),
     )
+
+
+def _row_by_row(x: Tensor) -> Tensor:
+    """torch's kernel, called as it is here, takes a row's numbers to lie together."""
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 class _Fused(torch.autograd.Function):
@@ -144,6 +157,7 @@ class _Fused(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         *tensors, out, total = ctx.saved_tensors
         plan, t = ctx.plan, Terms._make(tensors)

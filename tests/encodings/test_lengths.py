@@ -240,6 +240,16 @@ def test_without_gradients(case: Case) -> None:
     torch.testing.assert_close(found, attend("reference", encoding, given), rtol=0, atol=EXACT)
 
 
+@each_kind
+def test_a_gradient_of_a_gradient_is_refused(case: Case) -> None:
+    """It would lack what leads through the sums that the backward pass is given."""
+    encoding, given = case.encoding(), inputs(case, 5, 7)
+    out = attend("fused", encoding, given)
+    (first,) = torch.autograd.grad(out.square().sum(), given[0], create_graph=True)
+    with pytest.raises(RuntimeError, match=r"once_differentiable|not implemented"):
+        first.sum().backward()
+
+
 # How tensors lie in memory
 
 
