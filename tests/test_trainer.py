@@ -193,7 +193,7 @@ def test_a_step_that_is_no_number_moves_nothing_and_is_told_later() -> None:
         assert parameter.equal(before[name]), name
     trainer.advance()
     assert not trainer.model.norm.weight.equal(good)
-    with pytest.raises(NotFinite, match="at step 2$"):
+    with pytest.raises(NotFinite, match=r"at step 2$"):
         trainer.read()
     assert trainer.optimize()[0] > 0  # what was told is not told again
 
