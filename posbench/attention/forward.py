@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from posbench.attention.pieces import Piece, Plan
+from posbench.attention.precision import precise
 from posbench.attention.skew import cut, unskewed
 from posbench.attention.terms import Terms, logits, mask
 
@@ -60,7 +61,7 @@ def far_terms(t: Terms, piece: Piece, plan: Plan) -> tuple[Tensor, Tensor | None
 def flash(
     q: Tensor, k: Tensor, v: Tensor, piece: Piece, scale: float, mask: Tensor | None
 ) -> Part:
-    """q [H, B, C, d] over the piece's columns of k and v."""
+    """q [H, B, C, d] over the piece's columns of k and v, by the CPU's kernel or written out."""
     k, v = k[:, :, piece.columns], v[:, :, piece.columns]
     if mask is not None:
         mask = mask.expand(*q.shape[:3], -1)
@@ -68,7 +69,8 @@ def flash(
         return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             q, k, v, 0.0, False, attn_mask=mask, scale=scale
         )
-    dots = (scale * q).float() @ k.float().mT
+    exact = precise(q.dtype)
+    dots = (scale * q).to(exact) @ k.to(exact).mT
     dots = dots if mask is None else dots + mask
     total = dots.logsumexp(-1)
     return ((dots - total[..., None]).exp().to(v.dtype) @ v), total

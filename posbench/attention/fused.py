@@ -89,8 +89,11 @@ def _plan(encoding: Encoding, span: Span) -> Plan:
     return Plan(queries, keys, encoding.scale, window, clip, hidden, block)
 
 
-def _by_rows(plan: Plan, heads: int, batch: int) -> tuple[Plan, list[slice]]:
-    """For what is built: smaller blocks, and so many rows of the batch at a time."""
+def _by_rows(plan: Plan, t: Terms, built: bool) -> tuple[Plan, list[slice]]:
+    """Where more than views is built: smaller blocks, and a few rows of the batch at a time."""
+    if not (built or t.values is not None or plan.hidden is not None):
+        return plan, [slice(None)]
+    heads, batch = t.q.shape[:2]
     block = min(TABLE_BLOCK, max(TABLE_BLOCK // 4, plan.queries // 8))
     tile = max(block, BUILT // (heads * block))
     near = plan.keys if plan.clip is None else min(plan.keys, block + plan.clip + 1)
@@ -113,9 +116,7 @@ def _terms(
     """Un-rotated q and k, rotated ones and v, and what the encoding says of the distances."""
     distance = span.distances
     if clip is not None:
-        distance = distance[
-            : clip + max(BLOCK, LEAST_BLOCK, TABLE_BLOCK)
-        ]  # no near piece has larger ones
+        distance = distance[: clip + max(BLOCK, TABLE_BLOCK)]  # no near piece has larger ones
     exact = precise(rotated[0].dtype)
     keys = encoding.distance_keys(distance, layer)
     queries = encoding.distance_queries(distance, layer)
@@ -147,12 +148,10 @@ class _Fused(torch.autograd.Function):
     def forward(ctx: Any, plan: Plan, *tensors: Tensor | None) -> Tensor:
         t = Terms._make(tensors)
         t = t if t.values is None else t.exact()
-        rows = [slice(None)]
-        if t.built or t.values is not None or plan.hidden is not None:
-            plan, rows = _by_rows(plan, *t.q.shape[:2])
+        ctx.plan = plan
+        plan, rows = _by_rows(plan, t, t.built)
         outs, totals = zip(*(attend(t.batch(b), plan.batch(b)) for b in rows), strict=True)
         out = torch.cat(outs, dim=1) if len(rows) > 1 else outs[0]
-        ctx.plan = plan
         ctx.save_for_backward(*tensors, out, torch.cat(totals, dim=1))
         return out
 
@@ -160,13 +159,11 @@ class _Fused(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         *tensors, out, total = ctx.saved_tensors
-        plan, t = ctx.plan, Terms._make(tensors)
+        t = Terms._make(tensors)
         wanted = ctx.needs_input_grad[1:]
         learned = any(wanted[Terms._fields.index("content_q") :])
         t = t if t.values is None else t.exact()
-        rows = [slice(None)]
-        if learned or t.values is not None or plan.hidden is not None:
-            plan, rows = _by_rows(plan, *t.q.shape[:2])
+        plan, rows = _by_rows(ctx.plan, t, learned)
         parts = []
         for b in rows:
             answer, here = (out[:, b], total[:, b]), grad[:, b].contiguous()
