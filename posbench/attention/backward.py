@@ -35,7 +35,8 @@ class Gradients:
         self.exact = t.exact()
         self.written = learned or t.values is not None  # weights written out
         if self.written:
-            self.delta = (grad * self.out).sum(-1, dtype=self.total.dtype)  # [H, B, T]
+            exact = self.total.dtype
+            self.delta = (grad.to(exact) * self.out.to(exact)).sum(-1)  # [H, B, T]
         given = {name: x for name, x in self.exact._asdict().items() if x is not None}
         self.sums = {name: torch.zeros_like(x) for name, x in given.items()}
 

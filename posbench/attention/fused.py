@@ -163,7 +163,8 @@ class _Fused(torch.autograd.Function):
         wanted = ctx.needs_input_grad[1:]
         learned = any(wanted[Terms._fields.index("content_q") :])
         t = t if t.values is None else t.exact()
-        plan, rows = _by_rows(ctx.plan, t, learned)
+        # Forward's blocks where it built: decays are counted from each block's first query.
+        plan, rows = _by_rows(ctx.plan, t, learned or t.built)
         parts = []
         for b in rows:
             answer, here = (out[:, b], total[:, b]), grad[:, b].contiguous()

@@ -20,8 +20,10 @@ from posbench.encodings import Encoding, Shape, Span
 from posbench.encodings.shaw import Shaw
 from posbench.encodings.t5 import T5Bias
 from posbench.model import build
-from tests.encodings.cases import LAYER, assert_same
+from tests.encodings import naive
+from tests.encodings.cases import LAYER, Clipped, Everything, assert_same
 from tests.encodings.cases_more import NEW, OLD, Case, Inputs, inputs, run
+from tests.encodings.naive_more import by_pair
 
 KINDS = [
     case
@@ -116,6 +118,27 @@ def far(monkeypatch: pytest.MonkeyPatch) -> list[Piece]:
 
         monkeypatch.setattr(module, "far_terms", watched)
     return seen
+
+
+class Turned(Clipped):
+    """Q meets keys that are not turned: (q + Q) . k is not what is asked for."""
+
+    rotate = Everything.rotate
+
+
+class Passing(Clipped):
+    """What a clip says nothing of."""
+
+    def decay(self, x: Tensor, layer: int) -> Tensor:
+        return -x.unflatten(-1, (self.shape.heads, -1)).square().mean(-1).mT
+
+
+@pytest.mark.parametrize("kind", [Turned, Passing])
+def test_a_clip_that_cannot_be_used_is_not(kind: type[Clipped], far: list[Piece]) -> None:
+    case = Case("", kind, by_pair(naive.nope))
+    encoding, given = case.encoding(), inputs(case, 130, 400)
+    assert_same(run("fused", encoding, given), run("reference", encoding, given), EXACT)
+    assert not far
 
 
 @each_clipped
