@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from posbench import build, checkpoint
+from posbench.attention.fused import hide_from_compilers
 from posbench.config import Config
 from posbench.errors import UserError
 from posbench.files import append_row, read_rows, write_text
@@ -73,6 +74,7 @@ class Trainer:
         self.optimizer = optimizer(model, config.optim, build.positional(config))
         self.forward = model
         if config.train.compile:
+            hide_from_compilers()
             torch._dynamo.reset()  # what earlier jobs of the process left
             self.forward = cast(Transformer, torch.compile(model))
         self.memory: list[Tensor] = []  # one [B, M, D] a layer

@@ -19,7 +19,7 @@ from rich.console import Console
 from torch import nn
 
 from posbench import build, cli, config, introspect
-from posbench.attention import KERNELS
+from posbench.attention import KERNELS, blocked
 from posbench.commands.describe import describe
 from posbench.config import DescribeCommand
 from posbench.describe import characters, figures, probe
@@ -196,7 +196,7 @@ def test_the_cell_that_no_fused_kernel_takes_is_costed_in_blocks() -> None:
     asking = asked("encoding=cope")
     encoding = build.encoding(asking.encoding, TINY)
     plain, scores = by_cell(encoding, 256).values()
-    assert plain.running == scores.running == 4 * 4 * 128 * 256
+    assert plain.running == scores.running == 4 * 4 * blocked.BLOCK * 256
     explicit, _ = costs(encoding, 256, "reference")
     assert explicit.running == explicit.written == 4 * 4 * 256 * 256
 

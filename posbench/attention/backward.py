@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from posbench.attention.forward import far_terms
+from posbench.attention.forward import far_terms, takes
 from posbench.attention.pieces import Piece, Plan
 from posbench.attention.precision import precise
 from posbench.attention.skew import add_cut, by_column, by_row, cut, unskewed
@@ -161,7 +161,7 @@ def flash_backward(
     """Gradients of q, k, v; out and total are of all keys, of which k and v may be a part."""
     if mask is not None:
         mask = mask.expand(*q.shape[:3], -1)
-    if q.device.type == "cpu":
+    if takes(q, v):
         return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
             grad, q, k, v, out, total, 0.0, False, attn_mask=mask, scale=scale
         )

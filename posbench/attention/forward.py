@@ -58,6 +58,11 @@ def far_terms(t: Terms, piece: Piece, plan: Plan) -> tuple[Tensor, Tensor | None
     return q, constant, value
 
 
+def takes(q: Tensor, v: Tensor) -> bool:
+    """Whether torch's CPU kernel, which gives the logsumexp too, can be called."""
+    return q.device.type == "cpu" and q.shape[-1] == v.shape[-1]
+
+
 def flash(
     q: Tensor, k: Tensor, v: Tensor, piece: Piece, scale: float, mask: Tensor | None
 ) -> Part:
@@ -65,7 +70,7 @@ def flash(
     k, v = k[:, :, piece.columns], v[:, :, piece.columns]
     if mask is not None:
         mask = mask.expand(*q.shape[:3], -1)
-    if q.device.type == "cpu":
+    if takes(q, v):
         return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             q, k, v, 0.0, False, attn_mask=mask, scale=scale
         )

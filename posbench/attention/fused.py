@@ -60,20 +60,31 @@ def fused_attention(
     rotated = (rotated_q.to(dtype), rotated_k.to(dtype), v.to(dtype))
     plan = _plan(encoding, span)
     masked = plan.window is not None or span.hidden is not None or q.shape[2] != k.shape[2]
-    if not (filled or masked):
+    if masked and dropout:
+        return blocked_attention(q, k, v, encoding, layer, span, dropout, x)
+    terms = (
+        _terms(q, k, rotated, encoding, layer, span, x, plan.clip) if filled or masked else None
+    )
+    if terms is None or not (masked or terms.any):
         return F.scaled_dot_product_attention(
             *rotated, dropout_p=dropout, is_causal=True, scale=encoding.scale
         ).to(v.dtype)
-    if dropout:
-        return blocked_attention(q, k, v, encoding, layer, span, dropout, x)
-    terms = _terms(q, k, rotated, encoding, layer, span, x, plan.clip)
     return _attended(plan, terms).transpose(0, 1).to(v.dtype)
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # Inductor fails on Shaw (torch 2.13)
 def _attended(plan: Plan, terms: Terms) -> Tensor:
     out: Tensor = _Fused.apply(plan, *terms)  # type: ignore[no-untyped-call]
     return out
+
+
+def hide_from_compilers() -> None:
+    """Call it before torch.compile: Inductor fails on these views (Shaw's, torch 2.13).
+
+    On demand, because torch's own imports for it take longer than many a run's first step.
+    """
+    global _attended
+    if not hasattr(_attended, "_torchdynamo_disable"):
+        _attended = torch.compiler.disable(_attended)
 
 
 def _plan(encoding: Encoding, span: Span) -> Plan:

@@ -43,6 +43,11 @@ class Terms(NamedTuple):
         """Whether a mask has numbers of its own for each query and key."""
         return any(t is not None for t in (self.keys, self.queries, self.passed))
 
+    @property
+    def any(self) -> bool:
+        """Whether the encoding says anything of distances."""
+        return any(t is not None for t in self[3:])
+
     def batch(self, rows: slice) -> Terms:
         """Some rows of the batch, contiguous; all of them, slice(None), as they are."""
         if rows == slice(None):

@@ -20,7 +20,7 @@ LENGTH = 24  # tokens in a window: past Shaw's k, short enough to write every pa
 FAR = 1000  # tokens that a window is moved by
 EXACT = 1e-9  # float64 rounds below 1e-12 here, and a term too many is of order 0.1
 
-FUSED = "scaled_dot_product_attention"
+FUSED = "scaled_dot_product"  # in the names of torch's fused kernels
 PRODUCTS = {"matmul", "__matmul__", "einsum", "mm", "bmm", "addmm", "baddbmm", "linear"}
 
 
@@ -136,7 +136,7 @@ def fused_masks(encoding: Encoding) -> list[Tensor | None] | None:
     if choose(encoding) != "fused":
         return None
     calls = _called("fused", encoding)
-    return [given.get("attn_mask") for name, given in calls if name == FUSED]
+    return [given.get("attn_mask") for name, given in calls if FUSED in name]
 
 
 def products(encoding: Encoding) -> int:
