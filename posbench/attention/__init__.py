@@ -10,7 +10,7 @@ from torch import Tensor
 
 from posbench.attention.blocked import blocked_attention
 from posbench.attention.flex import flex_attention, refused
-from posbench.attention.fused import fused_attention
+from posbench.attention.fused import TABLES, fused_attention
 from posbench.attention.reference import reference_attention
 from posbench.encodings import Encoding, Span
 from posbench.errors import UserError
@@ -44,8 +44,6 @@ ON_CPU: dict[str, Attention] = {
 }
 KERNELS: dict[str, Attention] = {**ON_CPU, "flex": flex_attention}
 
-TABLES = ("distance_bias", "position_bias", "distance_keys", "distance_queries")
-
 
 def choose(
     encoding: Encoding,
@@ -76,7 +74,7 @@ def choose(
 
 def _best(encoding: Encoding, device: torch.device | None, dropout: float) -> str:
     on_cuda = device is not None and device.type == "cuda"
-    more = encoding.window is not None or any(map(encoding.fills, (*TABLES, "decay")))
+    more = encoding.window is not None or any(map(encoding.fills, (*TABLES, "position_bias")))
     if on_cuda and more and not dropout and refused(encoding) is None:
         return "flex"
     return "fused" if _explicit(encoding) is None else "blocked"
@@ -101,8 +99,7 @@ def _explicit(encoding: Encoding) -> str | None:
     for cell in ("scores", "position_bias"):
         if encoding.fills(cell):
             return cell
-    pairs = (*TABLES, "distance_values", "decay")
-    return "place" if encoding.fills("place") and any(map(encoding.fills, pairs)) else None
+    return "place" if encoding.fills("place") and any(map(encoding.fills, TABLES)) else None
 
 
 def _nothing(encoding: Encoding) -> None:
