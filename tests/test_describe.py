@@ -175,7 +175,8 @@ def test_the_costs_of_vectors_by_distance() -> None:
     keys, values = found["distance_keys"], found["distance_values"]
     assert keys.operations == 2 * (2 * pairs * 32 + pairs)
     assert values.operations == 2 * 2 * pairs * 32
-    table, block = 4 * length * 32, 4 * 128 * length
+    block = 4 * 32 * (32 + 16)  # heads, queries, columns: theirs and those before the clip
+    table = 4 * length * 32
     assert keys.running == values.running == 4 * (table + block)
     assert keys.written == 4 * (table + 32 * pairs)
 

@@ -34,7 +34,7 @@ def blocked_attention(
 ) -> Tensor:
     """q [B, H, T, d], k and v [B, H, S, d], un-rotated -> [B, H, T, d]."""
     length = q.shape[2]
-    rows = max(1, min(BLOCK, PAIRS // k.shape[2]))
+    rows = queries_at_a_time(k.shape[2])
     attend = reference_attention
     if rows < length and torch.is_grad_enabled():
         again = functools.partial(checkpoint, use_reentrant=False, preserve_rng_state=dropout > 0)
@@ -47,3 +47,7 @@ def blocked_attention(
         passed = None if x is None else x[:, :seen]
         blocks.append(attend(*here, encoding, layer, block, dropout, passed))
     return torch.cat(blocks, dim=2) if len(blocks) > 1 else blocks[0]
+
+
+def queries_at_a_time(keys: int) -> int:
+    return max(1, min(BLOCK, PAIRS // keys))

@@ -58,13 +58,11 @@ def fused_attention(
     rotated_q, rotated_k = encoding.rotate(q, k, span, layer)
     dtype = torch.promote_types(v.dtype, rotated_q.dtype)
     rotated = (rotated_q.to(dtype), rotated_k.to(dtype), v.to(dtype))
-    plan = _plan(encoding, span)
+    plan = planned(encoding, span)
     masked = plan.window is not None or span.hidden is not None or q.shape[2] != k.shape[2]
     if masked and dropout:
         return blocked_attention(q, k, v, encoding, layer, span, dropout, x)
-    terms = (
-        _terms(q, k, rotated, encoding, layer, span, x, plan.clip) if filled or masked else None
-    )
+    terms = _terms(q, k, rotated, encoding, layer, span, x, plan) if filled or masked else None
     if terms is None or not (masked or terms.any):
         return F.scaled_dot_product_attention(
             *rotated, dropout_p=dropout, is_causal=True, scale=encoding.scale
@@ -87,8 +85,8 @@ def hide_from_compilers() -> None:
         _attended = torch.compiler.disable(_attended)
 
 
-def _plan(encoding: Encoding, span: Span) -> Plan:
-    """In blocks for masks that are views."""
+def planned(encoding: Encoding, span: Span) -> Plan:
+    """How it is gone through where masks are views: in large blocks."""
     queries, keys, window = len(span.queries), len(span.keys), encoding.window
     window = window if window is not None and window < keys else None
     hidden = None if span.hidden is None else span.hidden.flip(-1)
@@ -100,18 +98,22 @@ def _plan(encoding: Encoding, span: Span) -> Plan:
     return Plan(queries, keys, encoding.scale, window, clip, hidden, block)
 
 
-def _by_rows(plan: Plan, t: Terms, built: bool) -> tuple[Plan, list[slice]]:
+def by_rows(plan: Plan, heads: int, batch: int) -> tuple[Plan, list[slice]]:
     """Where more than views is built: smaller blocks, and a few rows of the batch at a time."""
-    if not (built or t.values is not None or plan.hidden is not None):
-        return plan, [slice(None)]
-    heads, batch = t.q.shape[:2]
     block = min(TABLE_BLOCK, max(TABLE_BLOCK // 4, plan.queries // 8))
     tile = max(block, BUILT // (heads * block))
-    near = plan.keys if plan.clip is None else min(plan.keys, block + plan.clip + 1)
+    near = plan.keys if plan.clip is None else min(plan.keys, block + plan.clip)
     size = max(1, BUILT // (heads * block * min(tile, near)))
     whole = plan.window is not None or plan.hidden is not None
     plan = dataclasses.replace(plan, block=block, tile=None if whole else tile)
     return plan, [slice(b, b + size) for b in range(0, batch, size)]
+
+
+def distances(plan: Plan, span: Span) -> Tensor:
+    """0, 1, ... up to the largest that a near piece has, or a far one needs."""
+    if plan.clip is None:
+        return span.distances
+    return span.distances[: plan.clip + max(BLOCK, TABLE_BLOCK)]
 
 
 def _terms(
@@ -122,12 +124,10 @@ def _terms(
     layer: int,
     span: Span,
     x: Tensor | None,
-    clip: int | None,
+    plan: Plan,
 ) -> Terms:
     """Un-rotated q and k, rotated ones and v, and what the encoding says of the distances."""
-    distance = span.distances
-    if clip is not None:
-        distance = distance[: clip + max(BLOCK, TABLE_BLOCK)]  # no near piece has larger ones
+    distance = distances(plan, span)
     exact = precise(rotated[0].dtype)
     keys = encoding.distance_keys(distance, layer)
     queries = encoding.distance_queries(distance, layer)
@@ -160,7 +160,7 @@ class _Fused(torch.autograd.Function):
         t = Terms._make(tensors)
         t = t if t.values is None else t.exact()
         ctx.plan = plan
-        plan, rows = _by_rows(plan, t, t.built)
+        plan, rows = _cut(plan, t, t.built)
         outs, totals = zip(*(attend(t.batch(b), plan.batch(b)) for b in rows), strict=True)
         out = torch.cat(outs, dim=1) if len(rows) > 1 else outs[0]
         ctx.save_for_backward(*tensors, out, torch.cat(totals, dim=1))
@@ -175,7 +175,7 @@ class _Fused(torch.autograd.Function):
         learned = any(wanted[Terms._fields.index("content_q") :])
         t = t if t.values is None else t.exact()
         # Forward's blocks where it built: decays are counted from each block's first query.
-        plan, rows = _by_rows(ctx.plan, t, learned or t.built)
+        plan, rows = _cut(ctx.plan, t, learned or t.built)
         parts = []
         for b in rows:
             answer, here = (out[:, b], total[:, b]), grad[:, b].contiguous()
@@ -185,6 +185,14 @@ class _Fused(torch.autograd.Function):
             gradients[name].to(x.dtype) if x is not None and want else None
             for name, x, want in zip(Terms._fields, tensors, wanted, strict=True)
         )
+
+
+def _cut(plan: Plan, t: Terms, built: bool) -> tuple[Plan, list[slice]]:
+    """built: whether a mask has numbers of its own for each query and key, or weights are written
+    out, for other reasons than V(n) and hidden keys."""
+    if built or t.values is not None or plan.hidden is not None:
+        return by_rows(plan, *t.q.shape[:2])
+    return plan, [slice(None)]
 
 
 def _joined(name: str, parts: list[Tensor]) -> Tensor:

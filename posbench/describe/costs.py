@@ -77,10 +77,19 @@ class Layer:
         self.keys = len(self.span.keys)
         chosen = attention.choose(each.part, kernel)
         self.fused = chosen == "fused"
-        largest = {"fused": fused.TABLE_BLOCK, "blocked": blocked.BLOCK}
-        self.block = min(length, largest.get(chosen, length))
         heads, self.d = each.part.shape.heads, each.part.shape.head_width
-        self.pairs, self.block_pairs = (heads * n * self.keys for n in (length, self.block))
+        self.block, self.distances, columns = length, len(self.span.distances), self.keys
+        if self.fused:
+            plan = fused.planned(each.part, self.span)
+            self.distances = len(fused.distances(plan, self.span))
+            plan, _ = fused.by_rows(plan, heads, batch=1)
+            near = [piece for pieces in plan.blocks() for piece in pieces if not piece.far]
+            self.block, columns = plan.block, max(piece.width for piece in near)
+        elif chosen == "blocked":
+            self.block = blocked.queries_at_a_time(self.keys)
+        self.block = min(length, self.block)
+        self.pairs = heads * length * self.keys
+        self.block_pairs = heads * self.block * columns
         self.product = 2 * self.pairs * self.d
 
     def operations(self, cell: str) -> int:
@@ -95,7 +104,7 @@ class Layer:
         return round(blocks * operations(self._call(cell)))
 
     def running(self, cell: str) -> int:
-        """Numbers held: the tables, and the [C, S] mask of a block where it is no view of them."""
+        """Numbers held: the tables, and a piece's mask where it is no view of them."""
         if cell not in OF_PAIRS:
             return self._table(cell)
         if self.fused:
@@ -110,7 +119,7 @@ class Layer:
 
     def _table(self, cell: str) -> int:
         shape = self.part.shape
-        by_distance = shape.heads * len(self.span.distances)
+        by_distance = shape.heads * self.distances
         tables = {
             "embed": self.length * shape.width,
             "rotate": (self.length + self.keys) * shape.width,  # q' and k' beside q and k
