@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from posbench.attention import KERNELS, choose
+from posbench.attention.fused import takes_dropout
 from posbench.encodings import Encoding, Shape, Span
 
 Memory = Sequence[Tensor]  # the inputs [B, M, D] of each layer, of the segment before
@@ -117,7 +118,13 @@ class Transformer(nn.Module):
     @property
     def kernel(self) -> str:
         """The kernels at work, e.g. "fused", or "fused, reference" where layers differ."""
-        return ", ".join(sorted(set(self.kernels)))
+        return ", ".join(sorted(set(map(self._at_work, range(len(self.kernels))))))
+
+    def _at_work(self, number: int) -> str:
+        name, (part, _) = self.kernels[number], self.serving[number]
+        if name == "fused" and self.dropout and not takes_dropout(part):
+            return "fused (blocked in training, for dropout)"
+        return name
 
     def logits(self, states: Tensor) -> Tensor:
         """states [..., D] -> logits [..., V], by the tied token embedding."""

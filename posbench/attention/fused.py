@@ -85,6 +85,11 @@ def hide_from_compilers() -> None:
         _attended = torch.compiler.disable(_attended)
 
 
+def takes_dropout(encoding: Encoding) -> bool:
+    """Whether weights can be dropped without leaving them to blocked.py."""
+    return encoding.window is None and not any(map(encoding.fills, TABLES))
+
+
 def planned(encoding: Encoding, span: Span) -> Plan:
     """How it is gone through where masks are views: in large blocks."""
     queries, keys, window = len(span.queries), len(span.keys), encoding.window

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import unittest.mock
 
 import pytest
 import torch
@@ -262,3 +263,16 @@ def _assert_close_logits_differ(encoding: Encoding, kernel: str, in_content: boo
     logits = torch.tensor([[128.0, 128.125]]) + (0 if bias is None else bias.float())
     weights = torch.softmax(logits, dim=-1)[0]
     torch.testing.assert_close(out[0, 0, 1, :2].float(), weights, rtol=0.01, atol=0)
+
+
+@pytest.mark.parametrize("name", NINE)
+def test_a_model_says_what_computes_it_where_weights_are_dropped(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = sys.modules["posbench.attention.fused"]
+    watched = unittest.mock.Mock(wraps=module.blocked_attention)
+    monkeypatch.setattr(module, "blocked_attention", watched)
+    model = build(Shape(16, heads=2, layers=2), 9, NINE[name], seed=0, feed_forward=8, dropout=0.1)
+    model.train()(torch.zeros(1, 8, dtype=torch.long))
+    said = "fused (blocked in training, for dropout)" if watched.called else "fused"
+    assert model.kernel == said
