@@ -85,6 +85,7 @@ def child(asked: str) -> str:
         input=asked,
         stdout=subprocess.PIPE,
         text=True,
+        start_new_session=True,  # Ctrl-C is for this process, which then ends the new one
         env={**os.environ, "PYTHONPATH": paths, "MALLOC_MMAP_THRESHOLD_": str(ENOUGH)},
     )
     if done.returncode:
