@@ -17,13 +17,14 @@ from posbench.config import Config, EvalConfig
 from posbench.corpus import Corpus
 from posbench.errors import UserError
 from posbench.files import read_rows, write_json
+from posbench.fit import fit
 from posbench.model import Transformer
 from posbench.progress import Display, display
 from posbench.results import Result
 from posbench.run_folder import RunFolder
 from posbench.segments import Segments
 from posbench.speed.share import matmul_share
-from posbench.trainer import Trainer, fit
+from posbench.trainer import Trainer
 
 Found = Callable[[Result], None]
 

@@ -19,8 +19,8 @@ from posbench import build, evaluate, protocols, run, runtime, tuning
 from posbench.config import Config, EvalConfig, TuneCommand
 from posbench.corpus import Corpus
 from posbench.errors import UserError
+from posbench.fit import Diverged, fit
 from posbench.progress import display
-from posbench.trainer import Diverged, fit
 from posbench.tuning import Record, Trial, Values
 
 

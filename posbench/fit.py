@@ -1,0 +1,120 @@
+"""The training loop around a Trainer's steps: rows, checkpoints, clean stops."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Protocol
+
+from posbench import checkpoint
+from posbench.errors import UserError
+from posbench.files import append_row, read_rows, write_text
+from posbench.runtime import peak_memory
+from posbench.trainer import NotFinite, Trainer
+
+
+class Watcher(Protocol):
+    """What looks on while a run trains."""
+
+    def __call__(self, row: dict[str, float]) -> None: ...
+
+
+class Diverged(UserError):
+    """Training came to a loss that is no number."""
+
+
+class Stopped(KeyboardInterrupt):
+    """Training was asked to stop, and has saved."""
+
+
+def fit(trainer: Trainer, folder: Path, watch: Watcher, record: Watcher) -> None:
+    """Train to the last step, from the newest checkpoint if there is one.
+
+    metrics.jsonl and record get a row every tracking.every steps, watch a shorter one every step
+    whose numbers are read: each on a CPU, elsewhere those of a row or a checkpoint.
+    Raises Stopped after Ctrl-C or SIGTERM, once saved, and Diverged when the loss is not finite.
+    """
+    config = trainer.config
+    metrics = folder / "metrics.jsonl"
+    if (newest := checkpoint.latest(folder)) is not None:
+        trainer.restore(newest)
+    _forget_after(metrics, trainer.step)
+    trainer.model.train()
+    tokens = config.train.batch * config.train.length * config.train.accumulate
+    each = trainer.device.type == "cpu"  # elsewhere reading a number means waiting for it
+    with stop_requests() as stop:
+        before, started = trainer.step, time.perf_counter()
+        while trainer.step < config.train.steps:
+            trainer.advance()
+            last = trainer.step == config.train.steps
+            due = trainer.step % config.tracking.every == 0 or last
+            stopped = stop.is_set()
+            save = trainer.step % config.train.checkpoint_every == 0 or last or stopped
+            if not (each or due or save):
+                continue
+            try:
+                loss, norm = trainer.read()
+            except NotFinite as error:
+                raise _advice(error, folder) from error
+            seconds = time.perf_counter() - started
+            rate = tokens * (trainer.step - before) / seconds
+            row = {"step": trainer.step, "loss": loss, "tokens_per_second": rate}
+            watch(row)
+            if due:
+                lr = trainer.optimizer.param_groups[0]["lr"]
+                row |= {"grad_norm": norm, "lr": lr, "peak_memory": peak_memory(trainer.device)}
+                append_row(metrics, row)
+                record(row)
+            if save:
+                trainer.save(folder)
+            if stopped:
+                raise Stopped(
+                    f"stopped at step {trainer.step} of {config.train.steps}; "
+                    "the same command, without run.overwrite, goes on"
+                )
+            before, started = trainer.step, time.perf_counter()
+
+
+def _advice(error: NotFinite, folder: Path) -> Diverged:
+    good = checkpoint.latest(folder)
+    return Diverged(
+        f"{error}; last good checkpoint: {good or 'none yet'}. Try a lower "
+        "optim.lr, a longer optim.warmup or runtime.dtype=float32, with run.overwrite=true"
+    )
+
+
+def _forget_after(metrics: Path, step: int) -> None:
+    """Drop the rows that a resumed run is about to write again."""
+    rows = read_rows(metrics)
+    if any(row["step"] > step for row in rows):
+        kept = (json.dumps(row) + "\n" for row in rows if row["step"] <= step)
+        write_text(metrics, "".join(kept))
+
+
+@contextmanager
+def stop_requests() -> Iterator[threading.Event]:
+    """Set on the first Ctrl-C or SIGTERM; a second Ctrl-C interrupts at once."""
+    requested = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield requested
+        return
+
+    def request(number: int, frame: FrameType | None) -> None:
+        if requested.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        requested.set()
+
+    previous = {
+        number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield requested
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
