@@ -30,8 +30,8 @@ from posbench.attention.terms import ROWS, Terms
 from posbench.encodings import Encoding, Span
 
 TABLES = ("distance_bias", "distance_keys", "distance_queries", "distance_values", "decay")
-BLOCK = 1024  # queries at a time where every mask is a view, fewer of shorter windows:
-LEAST_BLOCK = 256  # the less of the future is in a block, the less is computed for nothing
+BLOCK = 1024  # queries at a time where every mask is a view: torch's kernel is fastest from 768 on
+LEAST_BLOCK = 256  # where BLOCK would be half of all, or more: what it holds of the future is waste
 TABLE_BLOCK = 128  # queries at a time where masks or weights are built, fewer of short windows
 BUILT = 2**20  # numbers in what is built at a time, about: it stays in the cache
 
@@ -99,7 +99,8 @@ def planned(encoding: Encoding, span: Span) -> Plan:
     turned = encoding.fills("rotate") and encoding.fills("distance_queries")
     if window is not None or hidden is not None or encoding.fills("decay") or turned:
         clip = None
-    block = min(BLOCK, max(LEAST_BLOCK, queries // 8))
+    seen = queries if window is None else min(queries, window)
+    block = BLOCK if seen >= 2 * BLOCK else LEAST_BLOCK
     return Plan(queries, keys, encoding.scale, window, clip, hidden, block)
 
 
