@@ -1,8 +1,12 @@
 """Gradients piece by piece, of the tables too: the weights are computed again from the logsumexp.
 
-With P the weights, O the output, dX the gradient of X, and delta = sum_d dO O:
+With P the weights, O the output, dX the gradient of X, and delta = sum_d dO O = sum_j P dP:
 
     dP = dO . (v + V(n))        dS = P (dP - delta)        summed over diagonals for the tables
+
+A row of dS sums to zero, and must: a table's direction that softmax ignores has no gradient, and
+Adam makes steps of any that it is given. O is rounded to the inputs' dtype, so in bfloat16 delta
+comes from P dP; where there are far pieces they get what is missing to zero.
 
 Shapes: H heads, B batch, T queries, C queries and K columns of a piece, W distances in it, d head
 width.
@@ -34,48 +38,67 @@ class Gradients:
         self.out, self.total = answer
         self.exact = t.exact()
         self.written = learned or t.values is not None  # weights written out
-        if self.written:
-            exact = self.total.dtype
-            self.delta = (grad.to(exact) * self.out.to(exact)).sum(-1)  # [H, B, T]
         given = {name: x for name, x in self.exact._asdict().items() if x is not None}
         self.sums = {name: torch.zeros_like(x) for name, x in given.items()}
 
     def add_all(self) -> dict[str, Tensor]:
         """The gradient of each term there is, by name."""
         for pieces in self.plan.blocks():
-            rest = torch.zeros_like(self.total[:, :, pieces[0].rows])
+            if self.written and not pieces[-1].far:
+                self._all_near(pieces)
+                continue
+            rows = pieces[0].rows
+            rest = torch.zeros_like(self.total[:, :, rows])
             weight = torch.ones_like(rest)
             for piece in pieces:
                 if piece.far:
                     self._far(piece, rest, weight)
                 elif self.written:
-                    self._near(piece, rest, weight)
+                    weights, dp = self._weights(piece)
+                    delta = (self.grad[:, :, rows].to(dp.dtype) * self.out[:, :, rows]).sum(-1)
+                    ds = dp.sub_(delta[..., None]).mul_(weights)
+                    self._near(piece, weights, ds)
+                    rest -= ds.sum(-1)
+                    weight -= weights.sum(-1)
                 else:
                     self._fixed(piece)
         return self.sums
 
-    def _near(self, piece: Piece, rest: Tensor, weight: Tensor) -> None:
-        """Everything written out; the sums over the columns of dS and P are taken off rest and
-        weight, for the far piece."""
-        t, sums, rows, columns = self.exact, self.sums, piece.rows, piece.columns
+    def _all_near(self, pieces: list[Piece]) -> None:
+        """Where all keys of the rows are written out; more than one piece is computed twice."""
+        made = [self._weights(piece) for piece in pieces[:1]]
+        others = (self._weights(piece) for piece in pieces[1:])
+        sums = [(w.sum(-1), torch.linalg.vecdot(w, dp)) for w, dp in (*made, *others)]
+        total, product = (torch.stack(each).sum(0) for each in zip(*sums, strict=True))
+        delta = (product / total)[..., None]
+        for piece in pieces:
+            weights, dp = made.pop() if made else self._weights(piece)
+            self._near(piece, weights, dp.sub_(delta).mul_(weights))
+
+    def _weights(self, piece: Piece) -> tuple[Tensor, Tensor]:
+        """P and dP of a near piece, each [H, B, C, K]."""
+        t, rows, columns = self.exact, piece.rows, piece.columns
         here = mask(t, piece, self.plan)
         weights = logits(t, piece, self.plan.scale, here).sub_(self.total[:, :, rows, None]).exp_()
         grad = self.grad[:, :, rows].to(weights.dtype)
-        ds = grad @ t.v[:, :, columns].mT
+        dp = grad @ t.v[:, :, columns].mT
         if t.values is not None:
             values = cut(t.values, piece.distance, piece.diagonals)[:, None]
-            ds += by_row(grad @ values.mT, piece.height, piece.width)
+            dp += by_row(grad @ values.mT, piece.height, piece.width)
+        return weights, dp
+
+    def _near(self, piece: Piece, weights: Tensor, ds: Tensor) -> None:
+        """What a piece with its weights written out adds to the sums."""
+        t, sums, rows, columns = self.exact, self.sums, piece.rows, piece.columns
+        grad = self.grad[:, :, rows].to(weights.dtype)
+        if t.values is not None:
             by_distance = (unskewed(weights).mT @ grad).sum(1)
             add_cut(sums["values"], by_distance, piece.distance)
-        ds = ds.sub_(self.delta[:, :, rows, None]).mul_(weights)
         sums["v"][:, :, columns] += weights.mT @ grad
         sums["q"][:, :, rows] += self.plan.scale * (ds @ t.k[:, :, columns])
         sums["k"][:, :, columns] += ds.mT @ (self.plan.scale * t.q[:, :, rows])
         if self.learned:
             self._tables(piece, ds)
-        if self.plan.clip is not None:
-            rest -= ds.sum(-1)
-            weight -= weights.sum(-1)
 
     def _tables(self, piece: Piece, ds: Tensor) -> None:
         t, sums, rows = self.exact, self.sums, piece.rows
