@@ -1,15 +1,17 @@
 """Checkpoints: folders <run>/checkpoints/step-000123, whole or absent; nothing in them unpickles.
 
 model.safetensors holds the weights, training.safetensors the optimizer's and the trainer's
-tensors, state.json the step.
+tensors, state.json the step and the sha256 of both.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -20,6 +22,11 @@ from posbench.errors import UserError
 from posbench.files import replacing_folder
 
 KEEP = 2  # the newest, and one before it
+FILES = ("model.safetensors", "training.safetensors")
+
+
+class Damaged(UserError):
+    """A checkpoint that is not what was written."""
 
 
 def save(
@@ -39,7 +46,9 @@ def save(
     with replacing_folder(folder) as temporary:
         save_file(_contiguous(model.state_dict()), temporary / "model.safetensors")
         save_file(training, temporary / "training.safetensors")
-        (temporary / "state.json").write_text(json.dumps({"step": step}))
+        digests = {name: _digest(temporary / name) for name in FILES}
+        state = {"step": step, "sha256": digests}
+        (temporary / "state.json").write_text(json.dumps(state))
     for old in _all(run)[:-KEEP]:
         shutil.rmtree(old)
     return folder
@@ -47,11 +56,16 @@ def save(
 
 def latest(run: Path) -> Path | None:
     """The newest checkpoint of a run folder, if there is one."""
-    return next(reversed(_all(run)), None)
+    return next(newest_first(run), None)
+
+
+def newest_first(run: Path) -> Iterator[Path]:
+    """The checkpoints of a run folder."""
+    return reversed(_all(run))
 
 
 def load_model(folder: Path, model: nn.Module) -> None:
-    """Weights into model. Raises UserError for a damaged checkpoint or one of another model."""
+    """Weights into model. Raises Damaged, and UserError for a checkpoint of another model."""
     weights = _read(folder, "model.safetensors")
     try:
         model.load_state_dict(weights)
@@ -63,7 +77,10 @@ def load_model(folder: Path, model: nn.Module) -> None:
 def load_training(
     folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> tuple[int, dict[str, Tensor]]:
-    """Optimizer state into optimizer; the step and the extra tensors that save was given."""
+    """Optimizer state into optimizer; the step and the extra tensors that save was given.
+
+    Raises Damaged.
+    """
     extra: dict[str, Tensor] = {}
     parameters = dict(model.named_parameters())
     for name, value in _read(folder, "training.safetensors").items():
@@ -78,10 +95,10 @@ def load_training(
 
 
 def step_of(folder: Path) -> int:
-    """How many optimizer steps went into a checkpoint."""
+    """How many optimizer steps went into a checkpoint. Raises Damaged."""
     try:
-        return int(json.loads((folder / "state.json").read_text())["step"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return int(_state(folder)["step"])
+    except (ValueError, KeyError, TypeError) as error:
         raise _damaged(folder, "state.json", error) from error
 
 
@@ -95,13 +112,25 @@ def _contiguous(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _read(folder: Path, name: str) -> dict[str, Tensor]:
     try:
+        digest = _state(folder).get("sha256", {}).get(name)  # a version before had none
+        if digest is not None and digest != _digest(folder / name):
+            raise Damaged(f"{folder / name}: damaged (not what was written)")
         return load_file(folder / name)
     except (SafetensorError, OSError) as error:
         raise _damaged(folder, name, error) from error
 
 
-def _damaged(folder: Path, name: str, error: Exception) -> UserError:
-    return UserError(
-        f"{folder / name}: damaged or missing ({str(error).splitlines()[0]}); "
-        f"remove the folder {folder} to go on from the checkpoint before it, if any"
-    )
+def _state(folder: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads((folder / "state.json").read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise _damaged(folder, "state.json", error) from error
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _damaged(folder: Path, name: str, error: Exception) -> Damaged:
+    return Damaged(f"{folder / name}: damaged or missing ({str(error).splitlines()[0]})")

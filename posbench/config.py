@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import typing
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
@@ -116,6 +116,7 @@ class Config:
     eval: EvalConfig
     tracking: TrackingConfig
     runtime: RuntimeConfig
+    dry_run: bool = field(default=False, kw_only=True)  # posbench train says what it would do
 
 
 def load(node: DictConfig, schema: type[T]) -> T:
@@ -131,11 +132,10 @@ def load(node: DictConfig, schema: type[T]) -> T:
 
 def known_keys(schema: type) -> Iterator[str]:
     """Every dotted key of a schema, groups included."""
-    for field in dataclasses.fields(schema):
-        yield field.name
-        kind = typing.get_type_hints(schema)[field.name]
+    for name, kind in typing.get_type_hints(schema).items():
+        yield name
         if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-            yield from (f"{field.name}.{key}" for key in known_keys(kind))
+            yield from (f"{name}.{key}" for key in known_keys(kind))
 
 
 @dataclass

@@ -9,13 +9,16 @@ import hydra
 from omegaconf import DictConfig
 
 from posbench import sweep
-from posbench.errors import UserError
+from posbench.errors import SweepFailed, UserError
 from posbench.explain import complain, is_users, one_line
+from posbench.sweep import Habits, Settled
 
 Task = Callable[[DictConfig], None]
 
 
-def command(config_name: str) -> Callable[[Task], Callable[[], None]]:
+def command(
+    config_name: str, habits: Habits | None = None
+) -> Callable[[Task], Callable[[], None]]:
     """Make `task` a command composed from conf/<config_name>.yaml.
 
     In a multirun a job that fails says so at once and the others go on; the call then raises
@@ -25,29 +28,35 @@ def command(config_name: str) -> Callable[[Task], Callable[[], None]]:
     def decorate(task: Task) -> Callable[[], None]:
         def call() -> None:
             errors: list[Exception] = []
-            sweep.current = sweep.Sweep()
+            sweep.current = sweep.Sweep(habits or Habits())
 
             def guarded(node: DictConfig) -> None:
                 try:
                     task(node)
                 except Exception as error:
-                    if not sweep.current.multirun:
+                    if not sweep.in_multirun():
                         errors.append(error)  # raised below: Hydra would print it too
                         return
-                    name = f"{node.run.name} seed {node.seed}"
-                    sweep.current.failed.append(name)
-                    complain(f"{name}: {one_line(error)}")
+                    said = f"{sweep.name(node)}: {one_line(error)}"
+                    sweep.current.failed[sweep.current.job] = said
+                    complain(said)
                     if not is_users(error):
                         traceback.print_exc()
 
-            hydra.main(
-                version_base="1.3", config_path="pkg://posbench.conf", config_name=config_name
-            )(guarded)()
-            if sweep.current.failed:
-                total, names = sweep.current.total, ", ".join(sweep.current.failed)
-                raise UserError(
-                    f"{len(sweep.current.failed)} of {total or 'the'} runs failed: {names}"
-                )
+            try:
+                hydra.main(
+                    version_base="1.3", config_path="pkg://posbench.conf", config_name=config_name
+                )(guarded)()
+            except Settled as settled:
+                if settled.error is not None:
+                    raise settled.error from None
+                return
+            except Exception as error:  # a launcher that loses a worker gives up its other jobs
+                if not sweep.current.multirun:
+                    raise
+                raise _failed(f"the sweep broke off ({one_line(error)}): ") from error
+            if sweep.current.multirun and sweep.failures():
+                raise _failed()
             if len(errors) > 1:
                 raise UserError("; ".join(one_line(error) for error in errors))
             if errors:
@@ -56,3 +65,8 @@ def command(config_name: str) -> Callable[[Task], Callable[[], None]]:
         return call
 
     return decorate
+
+
+def _failed(why: str = "") -> SweepFailed:
+    failures, total = sweep.failures(), sweep.current.total or "the"
+    return SweepFailed(f"{why}{len(failures)} of {total} jobs failed", failures)

@@ -20,7 +20,7 @@ from posbench.config import (
     TuneCommand,
     known_keys,
 )
-from posbench.errors import UserError
+from posbench.errors import SweepFailed, UserError
 
 
 def complain(line: str) -> None:
@@ -72,6 +72,8 @@ def _missing_choice(error: MissingConfigException) -> str:
 def _missing_key(key: str, cause: BaseException | None) -> str:
     if cause is not None and "not in struct" not in str(cause):
         return f"{key}: {' '.join(str(cause).split())}"
+    if key.startswith("encoding."):
+        return f"{key}: this encoding's yaml has no such key; +{key} adds it, in a sweep ++{key}"
     return f"{key}: there is no such key{nearest(key, _others(key))}"
 
 
@@ -107,6 +109,8 @@ def exit_with(error: BaseException) -> int:
     if not is_users(error):
         raise error
     complain(one_line(error))
+    for detail in error.details if isinstance(error, SweepFailed) else ():
+        print(detail, file=sys.stderr)
     return 1
 
 

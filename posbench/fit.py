@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import threading
 import time
@@ -17,6 +18,8 @@ from posbench.errors import UserError
 from posbench.files import append_row, read_rows, write_text
 from posbench.runtime import peak_memory
 from posbench.trainer import NotFinite, Trainer
+
+log = logging.getLogger("posbench")
 
 
 class Watcher(Protocol):
@@ -42,8 +45,7 @@ def fit(trainer: Trainer, folder: Path, watch: Watcher, record: Watcher) -> None
     """
     config = trainer.config
     metrics = folder / "metrics.jsonl"
-    if (newest := checkpoint.latest(folder)) is not None:
-        trainer.restore(newest)
+    _restore(trainer, folder)
     _forget_after(metrics, trainer.step)
     trainer.model.train()
     tokens = config.train.batch * config.train.length * config.train.accumulate
@@ -79,6 +81,24 @@ def fit(trainer: Trainer, folder: Path, watch: Watcher, record: Watcher) -> None
                     "the same command, without run.overwrite, goes on"
                 )
             before, started = trainer.step, time.perf_counter()
+
+
+def _restore(trainer: Trainer, folder: Path) -> None:
+    """From the newest checkpoint that is whole, if there is any; raises Damaged if none is."""
+    damage = list[checkpoint.Damaged]()
+    for place in checkpoint.newest_first(folder):
+        try:
+            trainer.restore(place)
+        except checkpoint.Damaged as error:
+            damage.append(error)
+            continue
+        for error in damage:
+            log.warning("%s; going on from the one before it, %s", error, place.name)
+        return
+    if damage:
+        raise checkpoint.Damaged(
+            f"{damage[0]}, and there is no other; run.overwrite=true begins again"
+        )
 
 
 def _advice(error: NotFinite, folder: Path) -> Diverged:

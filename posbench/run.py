@@ -34,9 +34,8 @@ def run(config: Config, console: Console) -> RunFolder:
 
     Raises UserError; one about the configuration leaves no trace in the run's folder.
     """
-    check(config)
     asked = config.tuned.lower()
-    config, tuned = tuning.applied(config)
+    config, tuned = ready(config)
     folder = RunFolder.of(config)
     if folder.holds(config) and folder.finished and not config.run.overwrite:
         said = f"{folder.path} is finished; run.overwrite=true trains it again"
@@ -64,8 +63,31 @@ def run(config: Config, console: Console) -> RunFolder:
     return folder
 
 
+def ready(config: Config) -> tuple[Config, tuning.Tuning | None]:
+    """The configuration with what posbench tune chose for it.
+
+    Raises UserError for all that shows before text is read or weights are made.
+    """
+    check(config)
+    config, tuned = tuning.applied(config)
+    build.encoding(config.encoding, build.shape(config))
+    build.positional(config)
+    return config, tuned
+
+
+def trouble(config: Config) -> str | None:
+    """Why this run is not done; None if it is."""
+    try:
+        config, _ = ready(config)
+        return RunFolder.of(config).trouble(config)
+    except UserError as error:
+        return str(error)
+
+
 def check(config: Config) -> None:
     """Raise UserError for values that no run could use."""
+    if config.dry_run:
+        raise UserError("dry_run=true: posbench train alone has dry runs")
     train, optim = config.train, config.optim
     for name in ("length", "batch", "accumulate", "steps", "checkpoint_every"):
         if getattr(train, name) < 1:

@@ -1,7 +1,7 @@
 """A run's place is its content: <root>/<experiment>/<name>/seed<seed>.
 
 config.yaml, provenance.json   written first; the latter has the commit, machine and corpus
-status.json                    running, done, failed or interrupted, with the reason
+status.json                    running (who, since when), done, failed or interrupted (why)
 metrics.jsonl, checkpoints/    training
 results.jsonl, losses/         evaluation: typed rows, and the loss of every scored token
 summary.json                   what the run cost, written last
@@ -10,12 +10,16 @@ error.txt                      the traceback of a failure
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import os
+import platform
 import shutil
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +32,10 @@ from posbench.errors import UserError
 from posbench.files import write_json, write_text
 
 # What may differ between runs that are compared, and when a run is resumed.
-FREE = ("run", "tracking", "runtime.threads", "eval.batch_tokens", "train.checkpoint_every")
+FREE = (
+    *("run", "dry_run", "tracking", "runtime.threads"),
+    *("eval.batch_tokens", "train.checkpoint_every"),
+)
 
 
 class RunFolder:
@@ -76,6 +83,28 @@ class RunFolder:
         """Whether the folder's run is of this configuration, but for what may differ."""
         return (self.path / "config.yaml").is_file() and not self._differences(config)
 
+    def trouble(self, config: Config) -> str | None:
+        """Why the run of this configuration is not done; None if it is."""
+        if not self.status:
+            return "not begun"
+        if differences := self._differences(config):
+            return f"{self.path} holds a run of another configuration ({', '.join(differences)})"
+        state, reason = self.status.get("state"), self.status.get("reason")
+        if state == "done":
+            return None
+        if state == "running":
+            return f"{self._holder()} is at work on it" if self._held else "was killed"
+        return f"{state}: {reason}"
+
+    def note(self, config: Config, error: Exception) -> None:
+        """Leave word of a failure before the run had its folder, where nothing else is."""
+        if self._got_somewhere:
+            return
+        with contextlib.suppress(UserError), self._alone():
+            if not self._got_somewhere:
+                self._begin(config, {})
+                self._fail(error)
+
     @contextmanager
     def opened(self, config: Config, provenance: Mapping[str, object]) -> Iterator[None]:
         """Alone in the folder, created or entered again to go on.
@@ -84,25 +113,49 @@ class RunFolder:
         configuration, corpus or dtype, or if it cannot be written. A run that never got anywhere,
         without checkpoint and results, is replaced.
         """
+        with self._alone():
+            with self._writing():
+                if self._got_somewhere and not config.run.overwrite:
+                    self._require_same(config, provenance)
+                else:
+                    self._begin(config, provenance)
+            yield
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Raises UserError, which names the holder, if another process has the folder."""
         with self._writing():
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            # Beside the folder, which may be replaced; the system frees it when a process dies.
-            lock = FileLock(self.path.with_name(f".{self.path.name}.lock"), timeout=0)
+            lock = self._lock()
             try:
                 lock.acquire()
             except Timeout as error:
-                raise UserError(f"{self.path}: another process is at work on this run") from error
+                raise UserError(f"{self.path}: {self._holder()} is at work on this run") from error
         try:
-            with self._writing():
-                self._prepare(config, provenance)
             yield
         finally:
             lock.release()
 
-    def _prepare(self, config: Config, provenance: Mapping[str, object]) -> None:
-        if self._got_somewhere and not config.run.overwrite:
-            self._require_same(config, provenance)
-            return
+    def _lock(self) -> FileLock:
+        """Beside the folder, which may be replaced; the system frees it when a process dies."""
+        return FileLock(self.path.with_name(f".{self.path.name}.lock"), timeout=0)
+
+    @property
+    def _held(self) -> bool:
+        try:
+            with self._lock():
+                return False
+        except Timeout:
+            return True
+
+    def _holder(self) -> str:
+        """Who says in status.json that it is at work here, as far as is known."""
+        status = self.status
+        if status.get("state") != "running" or "process" not in status:
+            return "another process"
+        return f"process {status['process']} on {status['host']}, since {status['since']},"
+
+    def _begin(self, config: Config, provenance: Mapping[str, object]) -> None:
         if self.path.exists():
             shutil.rmtree(self.path)
         self.path.mkdir()
@@ -148,13 +201,14 @@ class RunFolder:
                 f"runtime.dtype is {provenance['dtype']}; set it, or {ways_out}"
             )
 
-    def say(self, state: str, reason: str | None = None) -> None:
-        write_json(self.path / "status.json", {"state": state, "reason": reason})
+    def say(self, state: str, reason: str | None = None, **more: object) -> None:
+        write_json(self.path / "status.json", {"state": state, "reason": reason, **more})
 
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Status running, then done, interrupted or failed; a traceback goes to error.txt."""
-        self.say("running")
+        since = datetime.now().astimezone().isoformat(" ", "seconds")
+        self.say("running", process=os.getpid(), host=platform.node(), since=since)
         (self.path / "error.txt").unlink(missing_ok=True)
         try:
             yield
@@ -162,10 +216,14 @@ class RunFolder:
             self.say("interrupted", str(stop) or "interrupted")
             raise
         except Exception as error:
-            write_text(self.path / "error.txt", traceback.format_exc())
-            self.say("failed", str(error).splitlines()[0] if str(error) else type(error).__name__)
+            self._fail(error)
             raise
         self.say("done")
+
+    def _fail(self, error: Exception) -> None:
+        trace = "".join(traceback.format_exception(error))
+        write_text(self.path / "error.txt", trace)
+        self.say("failed", str(error).splitlines()[0] if str(error) else type(error).__name__)
 
     def _json(self, name: str) -> dict[str, Any]:
         try:

@@ -72,8 +72,11 @@ def reset_peak_memory(device: torch.device) -> None:
     """Forget the high-water mark of the runs before; what the process still holds stays in it."""
     gc.collect()
     if device.type == "cuda":
+        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
     else:
+        if (give_back := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+            give_back(0)  # what they freed and `keep_freed_memory` kept
         with contextlib.suppress(OSError):  # not Linux, or not allowed: the mark then stays
             Path("/proc/self/clear_refs").write_text("5")
 

@@ -1,51 +1,213 @@
-"""Where in a multirun the process is. Hydra calls the callback; the commands read `current`."""
+"""The jobs of a multirun: known before the first one starts, and what became of each at the end.
+
+Hydra calls the callback; the commands read `current`. A job may run in another process or on
+another host (hydra/launcher): what became of it is therefore read from what it left on disk.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from posbench.errors import UserError
+from posbench.explain import one_line
+
+HERE = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"  # jobs in this process
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Job:
+    """One job of a multirun: its place in it, from 1, and its resolved configuration."""
+
+    number: int
+    overrides: tuple[str, ...]
+    node: DictConfig
+
+    @property
+    def name(self) -> str:
+        return name(self.node)
+
+    @property
+    def repeat(self) -> str:
+        """The command line that runs this job alone."""
+        flags = [word for word in sys.argv[1:] if not _is_override(word)]
+        flags = [word for word in flags if word not in ("-m", "--multirun")]
+        return f"{sys.argv[0]} {shlex.join([*flags, *self.overrides])}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Habits:
+    """What a command knows of its jobs besides doing them.
+
+    before: looks at all jobs before the first; False if there is nothing to run. Raises UserError.
+    trouble: why a job is not done, from what lies on disk; None if it is. Without it jobs run in
+    this process only.
+    """
+
+    before: Callable[[Sequence[Job]], bool] = lambda jobs: True
+    trouble: Callable[[DictConfig], str | None] | None = None
 
 
 @dataclasses.dataclass
 class Sweep:
     """A multirun, or the single job that is not one."""
 
+    habits: Habits = dataclasses.field(default_factory=Habits)
     multirun: bool = False
-    folder: Path | None = None  # of the experiment
-    total: int | None = None  # jobs, where the sweeper tells
-    job: int = 0  # the one at work, from 1
-    failed: list[str] = dataclasses.field(default_factory=list)
+    folder: Path | None = None  # of the experiment, once there are jobs to start
+    jobs: list[Job] = dataclasses.field(default_factory=list)  # as far as the sweeper tells
+    job: int = 0  # the one at work in this process, from 1
+    failed: dict[int, str] = dataclasses.field(default_factory=dict)  # here: name and why
+
+    @property
+    def total(self) -> int | None:
+        return len(self.jobs) or None
 
 
 current = Sweep()
+
+
+class Settled(BaseException):
+    """Nothing is to be run; error says why, or None. Hydra swallows Exceptions of a callback."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        super().__init__()
+        self.error = error
 
 
 class SweepCallback(Callback):
     """Keeps `current` true."""
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        global current
-        folder = Path(config.run.root) / config.run.experiment
-        current = Sweep(multirun=True, folder=folder, total=_count(config))
+        current.multirun = True
+        try:
+            current.jobs = _jobs(config)
+            launcher = config.hydra.launcher._target_
+            if launcher != HERE and current.habits.trouble is None:
+                raise UserError(
+                    f"{launcher.rpartition('.')[2]}: only the jobs of posbench train and "
+                    "posbench tune can run elsewhere; leave hydra/launcher out"
+                )
+            go_on = current.habits.before(current.jobs)
+        except Exception as error:
+            raise Settled(error) from error
+        if not go_on:
+            raise Settled
+        current.folder = Path(config.run.root) / config.run.experiment
 
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
-        if current.multirun:
+        if in_multirun():
             current.job = int(config.hydra.job.num) + 1
 
 
-def _count(config: DictConfig) -> int | None:
-    """How many jobs Hydra's basic sweeper will make of this command line."""
+def in_multirun() -> bool:
+    """Whether this job is one of many, in whichever process."""
+    return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
+
+
+def name(node: DictConfig) -> str:
+    """How a job is called in a line about it."""
+    return f"{node.run.name} seed {node.seed}"
+
+
+def failures() -> list[str]:
+    """Of each job that is not done: its name and why, and the command that repeats it."""
+    told, trouble = current.failed, current.habits.trouble
+    if trouble is None or not current.jobs:
+        return [told[number] for number in sorted(told)]
+    found = {job: trouble(job.node) for job in current.jobs}
+    return [
+        f"  {told.get(job.number, f'{job.name}: {reason}')}\n    {job.repeat}"
+        for job, reason in found.items()
+        if reason is not None
+    ]
+
+
+def _jobs(config: DictConfig) -> list[Job]:
+    """What Hydra's basic sweeper will make of this command line; of another one nothing.
+
+    Raises UserError where some of the jobs cannot be composed.
+    """
     if not config.hydra.sweeper._target_.endswith(".BasicSweeper"):
-        return None
-    params = config.hydra.sweeper.get("params") or {}
-    words = [f"{key}={value}" for key, value in params.items()] + list(config.hydra.overrides.task)
+        return []
+    params = OmegaConf.to_container(config.hydra.sweeper, resolve=False).get("params") or {}
+    words = [f"{key}={value}" for key, value in params.items()]
+    words += OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
     loader = GlobalHydra.instance().config_loader()
     overrides = OverridesParser.create(config_loader=loader).parse_overrides(words)
-    return sum(len(batch) for batch in BasicSweeper.split_arguments(overrides, None))
+    (batch,) = BasicSweeper.split_arguments(overrides, None)
+    jobs, problems = list[Job](), dict[str, str]()
+    for number, words in enumerate(batch, start=1):
+        try:
+            jobs.append(
+                Job(number, tuple(words), _resolved(loader.load_sweep_config(config, words)))
+            )
+        except (HydraException, OmegaConfBaseException) as error:
+            swept = [word for word in words if not all(word in each for each in batch)]
+            problems[" ".join(swept) or f"job {number}"] = one_line(error)
+    refuse(problems, len(batch))
+    return jobs
+
+
+def check(jobs: Sequence[Job], ready: Callable[[DictConfig], object]) -> None:
+    """Raise UserError for all jobs of which `ready` raises one."""
+    problems = {}
+    for job in jobs:
+        try:
+            ready(job.node)
+        except (UserError, OmegaConfBaseException) as error:
+            problems[job.name] = one_line(error)
+    refuse(problems, len(jobs))
+
+
+def check_places(jobs: Sequence[Job], place: Callable[[DictConfig], Path]) -> None:
+    """Raise UserError where jobs would have one folder."""
+    found = Counter(place(job.node) for job in jobs)
+    if shared := [path for path, count in found.items() if count > 1]:
+        raise UserError(
+            f"{found[shared[0]]} jobs share the folder {shared[0]}, none was started: give them "
+            "names, e.g. 'run.name=${encoding._target_}-lr${optim.lr}' or run.experiment"
+        )
+
+
+def refuse(problems: Mapping[str, str], total: int) -> None:
+    """Raise UserError if there are problems of jobs, by their names: none is then started."""
+    if not problems:
+        return
+    jobs_with = {
+        what: [job for job in problems if problems[job] == what] for what in problems.values()
+    }
+    told = "; ".join(f"{what} ({', '.join(jobs)})" for what, jobs in jobs_with.items())
+    raise UserError(f"{len(problems)} of {total} jobs cannot run, none was started: {told}")
+
+
+def _resolved(node: DictConfig) -> DictConfig:
+    """A job's own part of what Hydra composed for it, ${hydra:...} included."""
+    state = HydraConfig.instance()
+    before = state.cfg
+    state.set_config(node)
+    try:
+        own = OmegaConf.masked_copy(node, [str(key) for key in node if key != "hydra"])
+        OmegaConf.resolve(own)
+    finally:
+        state.cfg = before
+    return own
+
+
+def _is_override(word: str) -> bool:
+    return word.startswith(("~", "+")) or ("=" in word and not word.startswith("-"))

@@ -59,6 +59,18 @@ def tune(config: TuneCommand, console: Console) -> Record:
     return record
 
 
+def trouble(config: TuneCommand) -> str | None:
+    """Why an encoding's trials are not done; None if they are."""
+    record = tuning.read(tuning.path(config))
+    if record is None:
+        return "not begun"
+    if differing := tuning.differences(record.settings, tuning.settings(config)):
+        return f"{tuning.path(config)} is of another set-up: {', '.join(differing)}"
+    if len(record.trials) < config.tune.trials:
+        return f"{len(record.trials)} of {config.tune.trials} trials are done"
+    return None
+
+
 def _require_no_tuned(config: TuneCommand) -> None:
     """Trials are neither tuned already nor tracked: say so where that was asked for."""
     if config.tuned.lower() == "true":

@@ -165,22 +165,43 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path, capfd: Output) 
     assert "Diverged" in (folder(tmp_path, "rope") / "error.txt").read_text()
 
 
+@pytest.mark.parametrize("damage", ["cut", "one bit", "gone"])
 @pytest.mark.parametrize("name", ["model.safetensors", "training.safetensors", "state.json"])
-def test_a_damaged_checkpoint_gets_one_clear_line(
-    tmp_path: Path, capfd: Output, name: str
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: Output, name: str, damage: str
 ) -> None:
-    assert train(tmp_path) == 0
+    assert train(tmp_path, "train.steps=6") == 0
     run = folder(tmp_path, "rope")
+    whole, before = losses(run), load_file(run / "checkpoints/step-000006/model.safetensors")
     (run / "status.json").write_text('{"state": "running", "reason": null}')
-    file = run / "checkpoints/step-000004" / name
-    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+    def spoil(step: int) -> None:
+        file = run / f"checkpoints/step-{step:06d}" / name
+        written = bytearray(file.read_bytes())
+        written[len(written) // 2] ^= 0x80 if damage == "one bit" else 0
+        file.write_bytes(written[: len(written) // (2 if damage == "cut" else 1)])
+        if damage == "gone":
+            file.unlink()
+
+    spoil(6)
+    assert train(tmp_path, "train.steps=6") == 0
+    assert "step-000006" in caplog.text
+    assert name in caplog.text
+    assert "step-000004" in caplog.text
+    assert losses(run) == whole
+    after = load_file(run / "checkpoints/step-000006/model.safetensors")
+    assert all(before[tensor].equal(after[tensor]) for tensor in before)
+
+    (run / "status.json").write_text('{"state": "running", "reason": null}')
+    spoil(4)
+    spoil(6)
     capfd.readouterr()
-    assert train(tmp_path) == 1
-    said = capfd.readouterr().err
+    assert train(tmp_path, "train.steps=6") == 1
+    said = capfd.readouterr().err.strip().splitlines()[-1]
     assert said.startswith("error: ")
-    assert said.count("\n") == 1
     assert name in said
-    assert "step-000004" in said
+    assert "step-000006" in said
+    assert "run.overwrite=true" in said
 
 
 def test_a_sweep_with_a_failing_job(tmp_path: Path, capfd: Output) -> None:
@@ -192,7 +213,11 @@ def test_a_sweep_with_a_failing_job(tmp_path: Path, capfd: Output) -> None:
     told = capfd.readouterr()
     assert "rope seed 2" in told.err
     assert "optim.lr" in told.err
-    assert "1 of 6 runs failed" in told.err
+    assert "1 of 6 jobs failed" in told.err
+    repeat = told.err.strip().splitlines()[-1].split()
+    assert repeat[:2] == ["posbench", "train"]
+    assert {"encoding=rope", "seed=2"} <= set(repeat)
+    assert "-m" not in repeat
     done = [run for run in collect.runs(collect.folders([str(tmp_path)])) if run.trouble is None]
     assert len(done) == 6
     assert "seeds 1, 2" in " ".join(told.out.split())

@@ -19,6 +19,7 @@ from posbench.describe.probe import Picture, pictures
 from posbench.encodings import Encoding
 from posbench.entry import command
 from posbench.errors import UserError
+from posbench.run import check
 
 LONGEST_MATRIX = 36  # tokens: two characters each on 80 columns
 
@@ -30,6 +31,7 @@ def main(node: DictConfig) -> None:
 
 def describe(config: DescribeCommand, console: Console) -> None:
     """Print all sections, and write the figures where asked for. Raises UserError."""
+    check(config)
     shape, make = build.shape(config), partial(build.encoding, config.encoding)
     encoding, length = make(shape).eval(), config.describe.length
     _check(config, encoding)

@@ -2,23 +2,46 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
+
 from omegaconf import DictConfig
 from rich.console import Console
 
 from posbench import config as schemas
-from posbench import sweep
+from posbench import dry_run, sweep
+from posbench.config import Config
 from posbench.entry import command
 from posbench.report import collect
 from posbench.report.show import show_runs
-from posbench.run import run
+from posbench.run import ready, run, trouble
+from posbench.run_folder import RunFolder
+from posbench.sweep import Habits, Job
 
 
-@command("train")
+def _before(jobs: Sequence[Job]) -> bool:
+    """Refuse what a job would trip over later; show the jobs of a dry run, and start none."""
+    sweep.check(jobs, lambda node: ready(_config(node)))
+    sweep.check_places(jobs, lambda node: RunFolder.of(_config(node)).path)
+    if dry := any(job.node.dry_run for job in jobs):
+        dry_run.show([_config(job.node) for job in jobs], Console())
+    return not dry
+
+
+@command("train", Habits(_before, lambda node: trouble(_config(node))))
 def train(node: DictConfig) -> None:
-    console = Console()
-    folder = run(schemas.load(node, schemas.Config), console)
-    if not sweep.current.multirun:
+    console, config = Console(), _config(node)
+    if node.dry_run:
+        return dry_run.show([config], console)
+    try:
+        folder = run(config, console)
+    except Exception as error:
+        if sweep.in_multirun():
+            RunFolder.of(config).note(config, error)
+        raise
+    if not sweep.in_multirun():
         show_runs([folder.path], console)
+    return None
 
 
 def main() -> None:
@@ -27,3 +50,7 @@ def main() -> None:
     finally:
         if sweep.current.folder is not None:
             show_runs(collect.folders([str(sweep.current.folder)]), Console())
+
+
+def _config(node: DictConfig) -> Config:
+    return dataclasses.replace(schemas.load(node, Config), dry_run=False)

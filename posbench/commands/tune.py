@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from omegaconf import DictConfig
 from rich import box
 from rich.console import Console
@@ -9,27 +11,43 @@ from rich.table import Table
 from rich.text import Text
 
 from posbench import config as schemas
-from posbench import trials, tuning
+from posbench import sweep, trials, tuning
+from posbench.config import TuneCommand
 from posbench.entry import command
+from posbench.run import ready
+from posbench.sweep import Habits, Job
 from posbench.tuning import Record
 
-_tuned: list[tuple[str, Record]] = []
+_done: list[TuneCommand] = []  # in this process
 
 
-@command("tune")
+def _before(jobs: Sequence[Job]) -> bool:
+    sweep.check(jobs, lambda node: ready(_config(node)))
+    sweep.check_places(jobs, lambda node: tuning.path(_config(node)))
+    return True
+
+
+@command("tune", Habits(_before, lambda node: trials.trouble(_config(node))))
 def tune(node: DictConfig) -> None:
-    config = schemas.load(node, schemas.TuneCommand)
-    record = trials.tune(config, Console())
-    _tuned.append((config.run.name, record))
+    config = _config(node)
+    trials.tune(config, Console())
+    _done.append(config)
 
 
 def main() -> None:
-    _tuned.clear()
+    _done.clear()
     try:
         tune()
     finally:
-        if _tuned:
-            show(_tuned, Console())
+        asked = [_config(job.node) for job in sweep.current.jobs] or _done
+        done = [config for config in asked if trials.trouble(config) is None]
+        records = [(config.run.name, tuning.read(tuning.path(config))) for config in done]
+        if found := [(name, record) for name, record in records if record is not None]:
+            show(found, Console())
+
+
+def _config(node: DictConfig) -> TuneCommand:
+    return schemas.load(node, TuneCommand)
 
 
 def show(tuned: list[tuple[str, Record]], console: Console) -> None:
