@@ -1,4 +1,4 @@
-"""Multiruns: what is seen before the first job, that jobs leave no trace in the next, and the end."""
+"""Multiruns: what is seen before the first job, no trace of it in the next one, and the end."""
 
 from __future__ import annotations
 
