@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,3 +22,20 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         del os.environ["POSBENCH_CACHE"]
     else:
         os.environ["POSBENCH_CACHE"] = before
+
+
+@pytest.fixture
+def _no_wandb_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No key, no netrc, no settings, no network, and no W&B process of another test."""
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path / "home"))
+    monkeypatch.setenv("WANDB_CACHE_DIR", str(tmp_path / "home"))
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.chdir(tmp_path)
+    from tests.wandb_file import settle  # wandb takes a second to import
+
+    settle()
+    yield
+    settle()

@@ -172,7 +172,7 @@ def _open(mode: Literal["online", "offline"], job: Job) -> Run:
 
 def _remove_superseded(job: Job, current: Path) -> None:
     """Offline files of this run that were never uploaded: the current one is to have it all."""
-    for old in (job.folder / "wandb").glob(f"offline-run-*-{job.id}"):
+    for old in (job.folder / "wandb").glob(f"offline-run-*-{job.id}*"):
         if old.resolve() != current.resolve() and not list(old.glob("*.synced")):
             shutil.rmtree(old)
 

@@ -1,0 +1,169 @@
+"""TensorBoard and trackio get the same rows as W&B, on this disk alone."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import socket
+import sqlite3
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from posbench import cli, results
+from posbench.files import read_rows
+from tests.toy import train
+from tests.wandb_file import settle
+
+CUT = "train.steps=6 train.checkpoint_every=2"
+
+
+def run_folder(root: Path) -> Path:
+    return root / "outputs" / "default" / "rope" / "seed1"
+
+
+def cut(run: Path, aside: Path) -> None:
+    """As if killed after step 5: one checkpoint back, rows beyond it, no evaluation."""
+    (run / "checkpoints" / "step-000006").rename(aside)
+    (run / "results.jsonl").unlink()
+    (run / "status.json").write_text('{"state": "running", "reason": null}')
+    kept = (run / "metrics.jsonl").read_text().splitlines(keepends=True)[:5]
+    (run / "metrics.jsonl").write_text("".join(kept))
+
+
+@pytest.fixture
+def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection to anywhere is a failure; a token makes the Hub worth asking."""
+
+    def refused(self: socket.socket, address: Any) -> None:
+        raise AssertionError(f"connected to {address}")
+
+    def looked_up(*where: Any, **how: Any) -> None:
+        raise AssertionError(f"looked up {where}")
+
+    monkeypatch.setattr(socket.socket, "connect", refused)
+    monkeypatch.setattr(socket, "getaddrinfo", looked_up)
+    monkeypatch.setattr(socket.socket, "listen", refused)
+    monkeypatch.setenv("HF_TOKEN", "hf_" + "x" * 34)
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "trackio"])
+def test_without_the_extra_one_line_says_what_to_install(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert train(tmp_path, f"tracking={name}") == 1
+    said = capfd.readouterr().err.strip()
+    assert f"pip install 'posbench[{name}]'" in said
+    assert "\n" not in said
+    assert not (tmp_path / "outputs").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (
+            "tracking=tensorboard tracking.wandb=online",
+            "tracking.wandb=online is for tracking=wandb",
+        ),
+        (
+            "tracking=trackio +tracking.checkpoints=true",
+            "tracking.checkpoints is for tracking=wandb",
+        ),
+        ("tracking.to=mlflow", "tracking.to=mlflow: choose one of wandb, tensorboard, trackio"),
+    ],
+)
+def test_what_a_tracker_cannot_is_one_line(
+    words: str, expected: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert train(tmp_path, words) == 1
+    assert expected in capfd.readouterr().err
+    assert not (tmp_path / "outputs").exists()
+
+
+def events(folder: Path) -> list[Any]:
+    """The events of the one file in folder. TFRecord: length (8), crc (4), data, crc (4)."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    (path,) = folder.glob("events.out.tfevents.*")
+    data, at, found = path.read_bytes(), 0, []
+    while at < len(data):
+        (length,) = struct.unpack_from("<Q", data, at)
+        found.append(Event.FromString(data[at + 12 : at + 12 + length]))
+        at += length + 16
+    return found
+
+
+def scalars(folder: Path, tag: str) -> list[tuple[int, float]]:
+    return [
+        (event.step, value.simple_value)
+        for event in events(folder)
+        for value in event.summary.value
+        if value.tag == tag
+    ]
+
+
+@pytest.mark.usefixtures("_no_network")
+def test_tensorboard_has_every_point_once_after_a_resume(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX")
+    assert train(tmp_path, "tracking=tensorboard", CUT) == 0
+    run = run_folder(tmp_path)
+    cut(run, tmp_path / "gone")
+    assert train(tmp_path, "tracking=tensorboard", CUT) == 0
+    assert cli.run(["eval", f"run={run}", "eval.lengths=[48]", "runtime.threads=1"]) == 0
+    settle()
+    written = read_rows(run / "metrics.jsonl")
+    assert len(written) == 6
+    for key in ("loss", "lr", "grad_norm", "tokens_per_second"):
+        found = scalars(run / "tensorboard", key)
+        assert [step for step, _ in found] == [row["step"] for row in written]
+        assert [value for _, value in found] == pytest.approx([row[key] for row in written])
+    found = scalars(run / "tensorboard", "fixed_targets/perplexity")
+    expected = [(result.length, result.perplexity) for result in results.read(run)]
+    assert [length for length, _ in found] == [16, 32, 48]
+    assert found == [(length, pytest.approx(value)) for length, value in expected]
+
+
+@pytest.fixture
+def trackio_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Rows of a project's file by run id, read with sqlite3 alone."""
+    pytest.importorskip("trackio")
+    import trackio.sqlite_storage
+    import trackio.utils
+
+    for module in (trackio.utils, trackio.sqlite_storage):  # who read the variable at import
+        monkeypatch.setattr(module, "TRACKIO_DIR", tmp_path / "trackio")
+
+    def read() -> dict[str, list[tuple[int, dict[str, Any]]]]:
+        found: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+        with sqlite3.connect(tmp_path / "trackio" / "posbench.db") as connection:
+            query = "SELECT run_id, step, metrics FROM metrics ORDER BY id"
+            for run, step, metrics in connection.execute(query):
+                found.setdefault(run, []).append((step, json.loads(metrics)))
+        return found
+
+    return read
+
+
+@pytest.mark.usefixtures("_no_network")
+def test_trackio_has_every_point_once_after_a_resume(
+    tmp_path: Path, trackio_rows: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert train(tmp_path, "tracking=trackio", CUT) == 0
+    run = run_folder(tmp_path)
+    cut(run, tmp_path / "gone")
+    before = {row["step"]: row["loss"] for row in read_rows(run / "metrics.jsonl")}
+    assert train(tmp_path, "tracking=trackio", CUT) == 0
+    assert cli.run(["eval", f"run={run}", "eval.lengths=[48]", "runtime.threads=1"]) == 0
+    settle()
+    (found,) = trackio_rows().values()
+    trained = [(step, metrics["loss"]) for step, metrics in found if "loss" in metrics]
+    assert trained == [(row["step"], row["loss"]) for row in read_rows(run / "metrics.jsonl")]
+    assert before.items() <= dict(trained).items()
+    lengths = [metrics["length"] for _, metrics in found if "length" in metrics]
+    assert lengths == [16, 32, 48]
+    said = capfd.readouterr()
+    assert "Trackio" not in said.out + said.err
+    assert "trackio" not in said.err
