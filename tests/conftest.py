@@ -33,6 +33,7 @@ def _no_wandb_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path / "home"))
     monkeypatch.setenv("WANDB_CACHE_DIR", str(tmp_path / "home"))
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setattr("posbench.tracking.background.PATIENCE", 300.0)  # a busy machine is slow
     monkeypatch.chdir(tmp_path)
     from tests.wandb_file import settle  # wandb takes a second to import
 

@@ -261,7 +261,7 @@ def test_a_log_that_fails_is_one_warning_and_the_last_call(caplog):
     assert warnings(caplog) == ["W&B stopped, the run goes on: gone"]
 
 
-def test_nothing_is_waited_for_but_the_last_rows(monkeypatch):
+def test_nothing_is_waited_for_but_the_last_rows(monkeypatch, caplog):
     """However long a tracker takes: its calls come in order, after it is open."""
     go, calls = threading.Event(), []
 
@@ -280,6 +280,7 @@ def test_nothing_is_waited_for_but_the_last_rows(monkeypatch):
     monkeypatch.setattr("posbench.tracking.background.PATIENCE", 0.01)
     tracker.finish(0)
     assert calls == []
+    assert warnings(caplog) == ["slow is not done with this run: the end of posbench waits"]
     go.set()
     settle()
     assert calls == list(range(100))

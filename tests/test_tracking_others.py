@@ -7,6 +7,7 @@ import json
 import socket
 import sqlite3
 import struct
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,19 +35,23 @@ def cut(run: Path, aside: Path) -> None:
 
 
 @pytest.fixture
-def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection to anywhere is a failure; a token makes the Hub worth asking."""
+def _no_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing connects, listens or looks a name up; a token makes the Hub worth asking."""
+    tried: list[str] = []
 
-    def refused(self: socket.socket, address: Any) -> None:
-        raise AssertionError(f"connected to {address}")
+    def refuse(name: str) -> Callable[..., None]:
+        def refused(*where: Any, **how: Any) -> None:
+            tried.append(f"{name} {where}")
+            raise OSError("no network here")
 
-    def looked_up(*where: Any, **how: Any) -> None:
-        raise AssertionError(f"looked up {where}")
+        return refused
 
-    monkeypatch.setattr(socket.socket, "connect", refused)
-    monkeypatch.setattr(socket, "getaddrinfo", looked_up)
-    monkeypatch.setattr(socket.socket, "listen", refused)
+    for name in ("connect", "connect_ex", "listen"):
+        monkeypatch.setattr(socket.socket, name, refuse(name))
+    monkeypatch.setattr(socket, "getaddrinfo", refuse("getaddrinfo"))
     monkeypatch.setenv("HF_TOKEN", "hf_" + "x" * 34)
+    yield
+    assert tried == []
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "trackio"])

@@ -42,7 +42,8 @@ class Background:
 
     def finish(self, exit_code: int) -> None:
         done = self._later(lambda: self._tracker.finish(exit_code), always=True)
-        wait([done], timeout=PATIENCE)
+        if wait([done], timeout=PATIENCE).not_done:
+            log.warning("%s is not done with this run: the end of posbench waits", self._title)
 
     def _open(self, opened: Callable[[], Tracker]) -> None:
         try:
