@@ -14,14 +14,11 @@ torch.set_num_threads(1)  # the matrices are small: threads would only wait for 
 
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A cache of the session's own: the user's stays as it is."""
-    before = os.environ.get("POSBENCH_CACHE")
-    os.environ["POSBENCH_CACHE"] = str(tmp_path_factory.mktemp("cache"))
-    yield
-    if before is None:
-        del os.environ["POSBENCH_CACHE"]
-    else:
-        os.environ["POSBENCH_CACHE"] = before
+    """Caches of the session's own: the user's stay as they are."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("POSBENCH_CACHE", "TRACKIO_DIR"):
+            patch.setenv(name, str(tmp_path_factory.mktemp(name.lower())))
+        yield
 
 
 @pytest.fixture

@@ -50,6 +50,9 @@ def test_the_mirror_has_the_rows_the_results_and_the_configuration(tmp_path: Pat
     perplexities = {r.length: r.perplexity for r in results.read(run)}
     for length, perplexity in perplexities.items():
         assert summary(run)[f"fixed_targets/perplexity/{length}"] == perplexity
+    cost = json.loads((run / "summary.json").read_text())
+    assert cost["positional_parameters"] == 0
+    assert cost.items() <= summary(run).items()
     told = opened(run).run
     assert (told.display_name, told.run_group) == ("alibi-seed1", "a/b")
     assert list(told.tags) == ["ALiBi", "files", "length 16", "untuned"]

@@ -10,6 +10,7 @@ from posbench import checkpoint as checkpoints
 from posbench import results, tracking
 from posbench.config import Config
 from posbench.files import read_rows
+from posbench.run_folder import RunFolder
 from posbench.tracking.base import Tracker, Values
 
 
@@ -35,8 +36,10 @@ def training(folder: Path, tracker: Tracker) -> None:
 
 
 def evaluation(folder: Path, tracker: Tracker) -> None:
-    """Every result over its length, every probe over its distance; all of them as the summary."""
-    summary: dict[str, float | int | str | None] = {}
+    """Every result over its length, every probe over its distance; with the run's cost, all of
+    them as its summary.
+    """
+    summary: dict[str, float | int | str | None] = dict(RunFolder(folder).summary)
     for axis, row in _evaluation(folder):
         tracker.log(row, axis)
         summary |= {f"{key}/{row[axis]}": value for key, value in row.items() if key != axis}
