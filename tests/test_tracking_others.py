@@ -12,9 +12,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from matplotlib.image import imsave
 
 from posbench import cli, results, tracking
+from posbench.config import TrackingConfig
 from posbench.files import read_rows
 from tests.toy import train
 from tests.wandb_file import settle
@@ -126,9 +129,9 @@ def test_tensorboard_has_every_point_once_after_a_resume(tmp_path: Path) -> None
         assert [step for step, _ in found] == [row["step"] for row in written]
         assert [value for _, value in found] == pytest.approx([row[key] for row in written])
     found = scalars(run / "tensorboard", "fixed_targets/perplexity")
-    expected = [(result.length, result.perplexity) for result in results.read(run)]
     assert [length for length, _ in found] == [16, 32, 48]
-    assert found == [(length, pytest.approx(value)) for length, value in expected]
+    expected = [result.perplexity for result in results.read(run)]
+    assert [value for _, value in found] == pytest.approx(expected)
 
 
 def trackio_rows(project: str) -> dict[str, list[tuple[int, dict[str, Any]]]]:
@@ -162,3 +165,42 @@ def test_trackio_has_every_point_once_after_a_resume(
     assert lengths == [16, 32, 48]
     said = capfd.readouterr()
     assert "trackio" not in (said.out + said.err).lower()
+
+
+def report(to: str, folder: Path, project: str = "reports") -> None:
+    """A table and a picture, published."""
+    folder.mkdir()
+    imsave(folder / "curve.png", np.zeros((2, 2, 3)))
+    tracker = tracking.start(
+        TrackingConfig(1, to=to, project=project),
+        folder=folder,
+        name="report",
+        group="sweep",
+        settings={"level": 0.95},
+        resume_id=None,
+    )
+    table: tracking.Table = (["encoding", "128"], [["alibi", 36.5], ["learned", None]])
+    tracker.publish({"demo: perplexity": table}, [folder / "curve.png"])
+    tracker.finish(0)
+    settle()
+
+
+def test_a_report_on_tensorboard_has_its_tables_and_pictures(tmp_path: Path) -> None:
+    report("tensorboard", tmp_path / "report")
+    values = {
+        v.tag: v for e in events(tmp_path / "report" / "tensorboard") for v in e.summary.value
+    }
+    (text,) = values["demo: perplexity/text_summary"].tensor.string_val
+    assert "| alibi | 36.5 |" in text.decode()
+    (picture,) = (value for tag, value in values.items() if tag.startswith("curve.png"))
+    assert (picture.image.height, picture.image.width) == (2, 2)
+
+
+def test_a_report_in_trackio_has_its_tables_and_pictures(tmp_path: Path) -> None:
+    report("trackio", tmp_path / "report")
+    ((_, row),) = trackio_rows("reports")[str(tracking.saved_id(tmp_path / "report"))]
+    assert row["demo: perplexity"]["_value"] == [
+        {"encoding": "alibi", "128": 36.5},
+        {"encoding": "learned", "128": None},
+    ]
+    assert row["curve.png"]["_type"] == "trackio.image"
