@@ -46,7 +46,7 @@ class TensorBoard(Nothing):
 def opened(job: Job) -> Tracker:
     folder = job.folder / "tensorboard"
     shutil.rmtree(folder, ignore_errors=True)
-    writer = SummaryWriter(str(folder))
+    writer = SummaryWriter(str(folder), flush_secs=10)  # else a curve is two minutes late
     writer.add_text("config", f"```\n{json.dumps(job.settings, indent=2)}\n```")
     return TensorBoard(writer)
 
