@@ -84,9 +84,11 @@ class EvalConfig:
 
 @dataclass
 class TrackingConfig:
-    wandb: str  # auto, online, offline, disabled
-    project: str
     every: int  # steps between logged rows
+    to: str = "wandb"  # tensorboard, trackio; the values below are for what a file does not name
+    wandb: str = "disabled"  # auto, online, offline, disabled
+    project: str = "posbench"
+    checkpoints: bool = False  # the last one, as an artifact of W&B
 
 
 @dataclass
@@ -156,12 +158,20 @@ class EvalChanges:
 
 
 @dataclass
+class TrackingChanges:
+    """As EvalChanges."""
+
+    wandb: str | None
+
+
+@dataclass
 class EvalCommand:
     """`posbench eval`."""
 
     run: str
     extension: dict[str, Any] | None  # of the trained context, by the class that `_target_` names
     eval: EvalChanges
+    tracking: TrackingChanges
     runtime: DeviceConfig
 
 

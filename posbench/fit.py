@@ -39,14 +39,17 @@ class Stopped(KeyboardInterrupt):
 def fit(trainer: Trainer, folder: Path, watch: Watcher, record: Watcher) -> None:
     """Train to the last step, from the newest checkpoint if there is one.
 
-    metrics.jsonl and record get a row every tracking.every steps, watch a shorter one every step
-    whose numbers are read: each on a CPU, elsewhere those of a row or a checkpoint.
+    metrics.jsonl and record get a row every tracking.every steps, record those of before a resume
+    again; watch gets a shorter one every step whose numbers are read: each on a CPU, elsewhere
+    those of a row or a checkpoint.
     Raises Stopped after Ctrl-C or SIGTERM, once saved, and Diverged when the loss is not finite.
     """
     config = trainer.config
     metrics = folder / "metrics.jsonl"
     _restore(trainer, folder)
     _forget_after(metrics, trainer.step)
+    for row in read_rows(metrics):
+        record(row)
     trainer.model.train()
     tokens = config.train.batch * config.train.length * config.train.accumulate
     each = trainer.device.type == "cpu"  # elsewhere reading a number means waiting for it

@@ -24,6 +24,7 @@ from posbench.results import Result
 from posbench.run_folder import RunFolder
 from posbench.segments import Segments
 from posbench.speed.share import matmul_share
+from posbench.tracking import mirror
 from posbench.trainer import Trainer
 
 Found = Callable[[Result], None]
@@ -133,20 +134,13 @@ def make_trainer(
 
 def _run(trainer: Trainer, folder: Path, corpus: Corpus, shown: Display) -> None:
     config = trainer.config
-    tracker = tracking.start(
-        config.tracking,
-        folder=folder,
-        name=f"{config.run.name}-seed{config.seed}",
-        group=config.run.experiment,
-        settings=dataclasses.asdict(config),
-        resume_id=tracking.saved_id(folder),
-    )
+    tracker = mirror.tracker(config, folder, corpus.name)
     code = 1
     try:
         torch.manual_seed(config.seed)
         shown.say("training")
         runtime.reset_peak_memory(trainer.device)
-        fit(trainer, folder, shown.step, lambda row: tracker.log(row, int(row["step"])))
+        fit(trainer, folder, shown.step, lambda row: tracker.log(row, "step"))
         shown.say("evaluating")
         evaluate_into(
             folder,
@@ -159,7 +153,8 @@ def _run(trainer: Trainer, folder: Path, corpus: Corpus, shown: Display) -> None
         summary = summarise(trainer, folder, corpus)
         write_json(folder / "summary.json", summary)
         shown.tell(_speed(trainer, summary))
-        tracker.summary(_row(folder))
+        mirror.evaluation(folder, tracker)
+        mirror.checkpoint(config, folder, tracker)
         code = 0
     finally:
         tracker.finish(code)
@@ -239,12 +234,3 @@ def _speed(trainer: Trainer, summary: dict[str, Any]) -> str:
     dtype = str(trainer.dtype).removeprefix("torch.")
     rate, share = summary["train_tokens_per_second"], summary["train_matmul_share"]
     return f"trained at {rate:,.0f} tok/s, {share:.0%} of the rate of {dtype} matrix products"
-
-
-def _row(folder: Path) -> dict[str, float]:
-    """The run's line of the table, for the tracker."""
-    return {
-        f"{result.protocol}/perplexity/{result.length}": result.perplexity
-        for result in results.read(folder)
-        if result.perplexity is not None
-    }

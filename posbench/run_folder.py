@@ -6,6 +6,7 @@ metrics.jsonl, checkpoints/    training
 results.jsonl, losses/         evaluation: typed rows, and the loss of every scored token
 summary.json                   what the run cost, written last
 error.txt                      the traceback of a failure
+tracking_id.txt, wandb/, tensorboard/   a tracker's own, see posbench/tracking
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import torch
 from filelock import FileLock, Timeout
 from rich.console import Console
 
-from posbench import build, evaluate, protocols, run, runtime, tuning
+from posbench import build, evaluate, protocols, run, runtime, tracking, tuning
 from posbench.config import Config, EvalConfig, TuneCommand
 from posbench.corpus import Corpus
 from posbench.errors import UserError
@@ -75,8 +75,9 @@ def _require_no_tuned(config: TuneCommand) -> None:
     """Trials are neither tuned already nor tracked: say so where that was asked for."""
     if config.tuned.lower() == "true":
         raise UserError("tuned=true is for posbench train; posbench tune starts from untuned")
-    if config.tracking.wandb != "disabled":
-        raise UserError(f"tracking.wandb={config.tracking.wandb}: trials are not tracked")
+    if tracking.wanted(config.tracking):
+        tracked = f"tracking.to={config.tracking.to} tracking.wandb={config.tracking.wandb}"
+        raise UserError(f"{tracked}: trials are not tracked")
 
 
 def _judged(config: TuneCommand) -> EvalConfig:

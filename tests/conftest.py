@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,11 +14,26 @@ torch.set_num_threads(1)  # the matrices are small: threads would only wait for 
 
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A cache of the session's own: the user's stays as it is."""
-    before = os.environ.get("POSBENCH_CACHE")
-    os.environ["POSBENCH_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    """Caches of the session's own: the user's stay as they are."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("POSBENCH_CACHE", "TRACKIO_DIR"):
+            patch.setenv(name, str(tmp_path_factory.mktemp(name.lower())))
+        yield
+
+
+@pytest.fixture
+def _no_wandb_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No key, no netrc, no settings, no network, and no W&B process of another test."""
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path / "home"))
+    monkeypatch.setenv("WANDB_CACHE_DIR", str(tmp_path / "home"))
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setattr("posbench.tracking.background.PATIENCE", 300.0)  # a busy machine is slow
+    monkeypatch.chdir(tmp_path)
+    from tests.wandb_file import settle  # wandb takes a second to import
+
+    settle()
     yield
-    if before is None:
-        del os.environ["POSBENCH_CACHE"]
-    else:
-        os.environ["POSBENCH_CACHE"] = before
+    settle()

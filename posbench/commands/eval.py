@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from importlib import resources
 from pathlib import Path
@@ -11,13 +12,15 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from posbench import build, checkpoint, runtime
+from posbench import build, checkpoint, runtime, tracking
 from posbench import config as schemas
+from posbench.config import Config
 from posbench.entry import command
 from posbench.errors import UserError
 from posbench.report.show import show_runs
 from posbench.run import check_evaluation, evaluate_into
 from posbench.run_folder import RunFolder
+from posbench.tracking import mirror
 
 
 @command("eval")
@@ -25,12 +28,16 @@ def main(node: DictConfig) -> None:
     asked = schemas.load(node, schemas.EvalCommand)
     console = Console()
     folder = RunFolder(Path(asked.run))
-    config = schemas.load(OmegaConf.create(_saved(folder)), schemas.Config)
+    config = schemas.load(OmegaConf.create(_saved(folder)), Config)
     weights = checkpoint.latest(folder.path)
     if weights is None or not folder.finished:
         raise UserError(f"{folder.path}: not finished; repeat its posbench train command first")
     changes = {k: v for k, v in dataclasses.asdict(asked.eval).items() if v is not None}
+    trained = copy.deepcopy(config)
     config.eval = dataclasses.replace(config.eval, **changes)
+    if asked.tracking.wandb is not None:
+        trained.tracking.wandb = asked.tracking.wandb
+    tracking.check(trained.tracking)
 
     device = runtime.device(asked.runtime)
     runtime.keep_freed_memory()
@@ -57,8 +64,22 @@ def main(node: DictConfig) -> None:
             lambda result: status.update(f"scored {result.protocol} {result.length}"),
             extension,
         )
+    _track(trained, folder.path, corpus.name)
     targets = {result.targets for result in found if result.targets is not None}
     show_runs([folder.path], console, targets)
+
+
+def _track(trained: Config, folder: Path, corpus: str) -> None:
+    """What the folder now has, told to the tracker that was told of the training."""
+    tracker = mirror.tracker(trained, folder, corpus)
+    code = 1
+    try:
+        mirror.training(folder, tracker)
+        mirror.evaluation(folder, tracker)
+        mirror.checkpoint(trained, folder, tracker)
+        code = 0
+    finally:
+        tracker.finish(code)
 
 
 def _saved(folder: RunFolder) -> dict[str, Any]:

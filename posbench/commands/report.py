@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from posbench import config as schemas
+from posbench import tracking
 from posbench.config import ReportCommand, ReportConfig
 from posbench.entry import command
 from posbench.errors import UserError
@@ -37,7 +38,7 @@ def main(node: DictConfig) -> None:
     if "terminal" in asked.report.formats:
         terminal.show(report, console, extra)
     written = _write(report, runs, extra, asked)
-    if asked.tracking.wandb != "disabled":
+    if tracking.wanted(asked.tracking):
         from posbench.report.mirror import mirror
 
         mirror(report, written, asked)
