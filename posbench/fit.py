@@ -95,8 +95,8 @@ def _restore(trainer: Trainer, folder: Path) -> None:
         except checkpoint.Damaged as error:
             damage.append(error)
             continue
-        for error in damage:
-            log.warning("%s; going on from the one before it, %s", error, place.name)
+        for each in damage:
+            log.warning("%s; going on from the one before it, %s", each, place.name)
         return
     if damage:
         raise checkpoint.Damaged(

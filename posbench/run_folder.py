@@ -28,6 +28,7 @@ from filelock import FileLock, Timeout
 from omegaconf import OmegaConf
 from yaml import YAMLError  # type: ignore[import-untyped]
 
+from posbench import tracking
 from posbench.config import Config
 from posbench.errors import UserError
 from posbench.files import write_json, write_text
@@ -157,9 +158,13 @@ class RunFolder:
         return f"process {status['process']} on {status['host']}, since {status['since']},"
 
     def _begin(self, config: Config, provenance: Mapping[str, object]) -> None:
+        same = self.holds(config) and not config.run.overwrite
+        kept = tracking.saved_id(self.path) if same else None
         if self.path.exists():
             shutil.rmtree(self.path)
         self.path.mkdir()
+        if kept is not None:  # a run that was killed before its first checkpoint
+            (self.path / tracking.ID_FILE).write_text(kept)
         write_json(self.path / "provenance.json", dict(provenance))
         write_text(self.path / "config.yaml", OmegaConf.to_yaml(dataclasses.asdict(config)))
 

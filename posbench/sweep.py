@@ -145,9 +145,9 @@ def _jobs(config: DictConfig) -> list[Job]:
     """
     if not config.hydra.sweeper._target_.endswith(".BasicSweeper"):
         return []
-    params = OmegaConf.to_container(config.hydra.sweeper, resolve=False).get("params") or {}
-    words = [f"{key}={value}" for key, value in params.items()]
-    words += OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
+    plain: Any = OmegaConf.to_container(config.hydra, resolve=False)  # ${..} is each job's own
+    params = plain["sweeper"].get("params") or {}
+    words = [f"{key}={value}" for key, value in params.items()] + plain["overrides"]["task"]
     loader = GlobalHydra.instance().config_loader()
     overrides = OverridesParser.create(config_loader=loader).parse_overrides(words)
     (batch,) = BasicSweeper.split_arguments(overrides, None)

@@ -16,7 +16,17 @@ from posbench.errors import UserError
 from posbench.tracking.background import Background
 from posbench.tracking.base import ID_FILE, Job, Nothing, Table, Tracker, Values
 
-__all__ = ["Nothing", "Table", "Tracker", "Values", "check", "saved_id", "start", "wanted"]
+__all__ = [
+    "ID_FILE",
+    "Nothing",
+    "Table",
+    "Tracker",
+    "Values",
+    "check",
+    "saved_id",
+    "start",
+    "wanted",
+]
 
 MODES = ("auto", "online", "offline", "disabled")
 TITLES = {"wandb": "W&B", "tensorboard": "TensorBoard", "trackio": "trackio"}
