@@ -15,7 +15,6 @@ import dataclasses
 import json
 import os
 import platform
-import shutil
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -29,7 +28,7 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 
 from posbench.config import Config
 from posbench.errors import UserError
-from posbench.files import write_json, write_text
+from posbench.files import clear_temporaries, remove_folder, write_json, write_text
 
 # What may differ between runs that are compared, and when a run is resumed.
 FREE = (
@@ -100,7 +99,7 @@ class RunFolder:
         """Leave word of a failure before the run had its folder, where nothing else is."""
         if self._got_somewhere:
             return
-        with contextlib.suppress(UserError), self._alone():
+        with contextlib.suppress(UserError), self._alone(), self._writing():
             if not self._got_somewhere:
                 self._begin(config, {})
                 self._fail(error)
@@ -115,6 +114,7 @@ class RunFolder:
         """
         with self._alone():
             with self._writing():
+                clear_temporaries(self.path)
                 if self._got_somewhere and not config.run.overwrite:
                     self._require_same(config, provenance)
                 else:
@@ -157,7 +157,7 @@ class RunFolder:
 
     def _begin(self, config: Config, provenance: Mapping[str, object]) -> None:
         if self.path.exists():
-            shutil.rmtree(self.path)
+            remove_folder(self.path)
         self.path.mkdir()
         write_json(self.path / "provenance.json", dict(provenance))
         write_text(self.path / "config.yaml", OmegaConf.to_yaml(dataclasses.asdict(config)))
@@ -216,7 +216,8 @@ class RunFolder:
             self.say("interrupted", str(stop) or "interrupted")
             raise
         except Exception as error:
-            self._fail(error)
+            with contextlib.suppress(OSError):  # on a full disk: the error itself is what to say
+                self._fail(error)
             raise
         self.say("done")
 
