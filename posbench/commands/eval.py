@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich.console import Console
 
 from posbench import build, checkpoint, runtime
@@ -18,6 +17,7 @@ from posbench.errors import UserError
 from posbench.report.show import show_runs
 from posbench.run import check_evaluation, evaluate_into
 from posbench.run_folder import RunFolder
+from posbench.saved import saved_config
 
 
 @command("eval")
@@ -25,7 +25,7 @@ def main(node: DictConfig) -> None:
     asked = schemas.load(node, schemas.EvalCommand)
     console = Console()
     folder = RunFolder(Path(asked.run))
-    config = schemas.load(OmegaConf.create(_saved(folder)), schemas.Config)
+    config = saved_config(folder)
     weights = checkpoint.latest(folder.path)
     if weights is None or not folder.finished:
         raise UserError(f"{folder.path}: not finished; repeat its posbench train command first")
@@ -59,15 +59,6 @@ def main(node: DictConfig) -> None:
         )
     targets = {result.targets for result in found if result.targets is not None}
     show_runs([folder.path], console, targets)
-
-
-def _saved(folder: RunFolder) -> dict[str, Any]:
-    """The run's configuration; keys that an older posbench did not know are as they are now."""
-    saved = {"tuned": "false", **folder.config()}
-    defaults = resources.files("posbench.conf") / "eval" / "default.yaml"
-    known = OmegaConf.to_container(OmegaConf.create(defaults.read_text(encoding="utf-8")))
-    assert isinstance(known, dict)
-    return saved | {"eval": {**known, **saved["eval"]}}
 
 
 def _label(settings: dict[str, Any]) -> str:
