@@ -23,7 +23,7 @@ report: .venv/.runtime ## compare the runs in outputs/
 	@$(BIN)/posbench report
 
 test: .venv/.dev ## run the tests (ARGS='-k alibi' for some of them)
-	@$(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
+	@$(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal -m 'not long' $(ARGS)
 
 lint: .venv/.dev ## check style, format and types
 	@$(BIN)/ruff check .

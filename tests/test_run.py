@@ -332,7 +332,7 @@ def test_eval_scores_a_finished_run_at_other_lengths(tmp_path: Path, capsys: Out
     run = folder(tmp_path)
     first = results.read(run)
     capsys.readouterr()
-    words = [f"run={run}", "eval.lengths=[16,64]", "eval.protocols=[fixed_targets,nonoverlapping]"]
+    words = [str(run), "eval.lengths=[16,64]", "eval.protocols=[fixed_targets,nonoverlapping]"]
     assert cli.run(["eval", *words, "eval.tokens=200", "runtime.threads=1"]) == 0
     found = results.read(run)
     assert found[: len(first)] == first
