@@ -12,6 +12,8 @@ import os
 import signal
 import sys
 
+from posbench import launch
+
 COMMANDS = {
     "train": "train, evaluate at every length, print the row; -m sweeps",
     "tune": "the same number of trials for every encoding; train tuned=true uses what they chose",
@@ -27,13 +29,17 @@ COMMANDS = {
 }
 TAKES_RUN = ("eval", "repro")  # a word without a key is a run folder
 TAKES_RUNS = ("report", "claims")  # such words are run folders or globs
+SHARED = ("train", "eval")  # with the processes that torchrun starts
 COMPLETION = ("-sc", "--shell-completion")
 
 
 def main() -> None:
     """Console entry point: `posbench COMMAND [key=value ...]`."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    if launch.processes() > 1:  # where one leaves, torchrun tells the others to, and they do
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:
@@ -44,6 +50,10 @@ def run(arguments: list[str]) -> int:
         return 0
     if command in COMPLETION:
         return _complete(rest)
+    if launch.processes() > 1 and command not in SHARED:
+        if launch.rank() == 0:
+            print(f"error: {command} is for one process: run it without torchrun", file=sys.stderr)
+        return 2
     if command not in COMMANDS:
         close = difflib.get_close_matches(command, COMMANDS, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
@@ -95,6 +105,9 @@ def apart(words: list[str]) -> tuple[list[str], list[str]]:
 
 def _dispatch(command: str, rest: list[str]) -> int:
     """Run one command under Hydra; a user's mistake is one line, a defect a traceback."""
+    if launch.processes() > 1:
+        # A DistributedDataParallel that looks for unused parameters warns where there are none.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from posbench.explain import exit_with, interrupted
 
     asked = os.environ.get("HYDRA_FULL_ERROR")  # 1: the user wants tracebacks

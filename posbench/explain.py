@@ -6,11 +6,12 @@ import difflib
 import errno
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf.errors import OmegaConfBaseException
 
+from posbench import launch
 from posbench.config import (
     ClaimsCommand,
     DescribeCommand,
@@ -27,13 +28,25 @@ from posbench.errors import SweepFailed, UserError
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # disk, quota, largest file
 
 
-def complain(line: str) -> None:
-    """One red line on stderr."""
+def complain(line: str, details: Sequence[str] = ()) -> None:
+    """One red line on stderr, and plain ones, whatever the number of processes."""
+    if not _first_to_say():
+        return
     from rich.console import Console
 
     Console(stderr=True, soft_wrap=True).print(
         "error:", line, style="red", markup=False, highlight=False
     )
+    for detail in details:
+        print(detail, file=sys.stderr)
+
+
+def _first_to_say() -> bool:
+    if launch.processes() == 1:
+        return True
+    from posbench import distributed  # takes torch's seconds
+
+    return distributed.first_to_say()
 
 
 def is_users(error: BaseException) -> bool:
@@ -114,13 +127,12 @@ def exit_with(error: BaseException) -> int:
     """Report a user's error in a line; anything else is a defect and shows its traceback."""
     if not is_users(error):
         raise error
-    complain(one_line(error))
-    for detail in error.details if isinstance(error, SweepFailed) else ():
-        print(detail, file=sys.stderr)
+    complain(one_line(error), error.details if isinstance(error, SweepFailed) else ())
     return 1
 
 
 def interrupted(error: KeyboardInterrupt) -> int:
     """Say that a command was stopped, and how far it came if it knows; the exit code."""
-    print(f"\n{str(error) or 'interrupted'}", file=sys.stderr)
+    if _first_to_say():
+        print(f"\n{str(error) or 'interrupted'}", file=sys.stderr)
     return 130

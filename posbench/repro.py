@@ -106,7 +106,10 @@ def replay(asked: ReproCommand, console: Console) -> Replay:
         if asked.repro.score:
             shown.say("scoring")
             pairs.append(_score(trainer, folder, corpus))
-    machine = differences(folder.provenance, runtime.provenance(device, dtype))
+    here_now = runtime.provenance(device, dtype)
+    if "processes" in folder.provenance:
+        here_now["processes"] = 1
+    machine = differences(folder.provenance, here_now)
     return Replay(folder.path, steps, config.train.steps, pairs, machine)
 
 

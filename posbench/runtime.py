@@ -51,11 +51,12 @@ def training_dtype(config: RuntimeConfig, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if native else torch.float32
 
 
-def set_threads(config: DeviceConfig) -> int:
-    """Use config.threads threads, or one a usable core; the number in use."""
+def set_threads(config: DeviceConfig, processes: int = 1) -> int:
+    """Use config.threads threads, or this process's share of the cores; the number in use."""
     if config.threads < 0:
         raise UserError(f"runtime.threads={config.threads} must be 0 (all cores) or more")
-    torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
+    cores = len(os.sched_getaffinity(0))
+    torch.set_num_threads(config.threads or max(1, cores // processes))
     return torch.get_num_threads()
 
 
