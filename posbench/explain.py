@@ -23,6 +23,7 @@ from posbench.config import (
     known_keys,
 )
 from posbench.errors import SweepFailed, UserError
+from posbench.launcher import EXTRAS
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # disk, quota, largest file
 
@@ -69,6 +70,10 @@ def _missing_choice(error: MissingConfigException) -> str:
     options = sorted(str(option) for option in error.options or [])
     if not group or not options:
         return " ".join(str(error).split())
+    if group == "hydra/launcher" and name in EXTRAS:
+        return (
+            f"{group}={name}: its plugin is not installed; pip install 'posbench[{EXTRAS[name]}]'"
+        )
     return (
         f"{group}={name}: there is no such {group}{nearest(name, options)} ({', '.join(options)})"
     )

@@ -35,6 +35,7 @@ def tune(config: TuneCommand, console: Console) -> Record:
     dtype = runtime.training_dtype(config.runtime, device)
     runtime.keep_freed_memory()
     runtime.set_threads(config.runtime)
+    runtime.limit_memory(config.runtime, device)
     values = tuning.points(config)
     corpus = build.corpus(config)
     judged = _judged(config)

@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from posbench import config as schemas
-from posbench import dry_run, sweep
+from posbench import dry_run, launcher, sweep
 from posbench.config import Config
 from posbench.entry import command
 from posbench.report import collect
@@ -30,6 +30,7 @@ def _before(jobs: Sequence[Job]) -> bool:
 
 @command("train", Habits(_before, lambda node: trouble(_config(node))))
 def train(node: DictConfig) -> None:
+    launcher.enter_folder()
     console, config = Console(), _config(node)
     if node.dry_run:
         return dry_run.show([config], console)
