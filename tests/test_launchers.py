@@ -139,9 +139,14 @@ def in_a_job(
     basic = {"_target_": "hydra._internal.core_plugins.basic_launcher.BasicLauncher"}
     target = {"_target_": "a.plugins.Launcher"} if asked else basic
     node = OmegaConf.create(
-        {"mode": RunMode[mode], "launcher": target | asked, "sweeper": {"max_batch_size": None}}
+        {
+            "mode": RunMode[mode],
+            "launcher": target | asked,
+            "sweeper": {"max_batch_size": None},
+            "runtime": {"cwd": "."},
+        }
     )
-    monkeypatch.setattr(launcher.os, "sched_getaffinity", lambda _: set(range(cores)))
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
     monkeypatch.setattr(HydraConfig, "initialized", staticmethod(lambda: True))
     monkeypatch.setattr(HydraConfig, "get", staticmethod(lambda: node))
 
@@ -259,9 +264,9 @@ def test_a_worker_elsewhere_goes_to_where_the_sweep_was_started(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "there").mkdir()
     in_a_job(monkeypatch, 8, {"ray": {}})
-    HydraConfig.get().runtime = {"cwd": str(tmp_path / "there")}
+    HydraConfig.get().runtime.cwd = str(tmp_path / "there")
     launcher.enter_folder()
     assert Path.cwd() == tmp_path / "there"
-    HydraConfig.get().runtime = {"cwd": str(tmp_path / "missing")}
+    HydraConfig.get().runtime.cwd = str(tmp_path / "missing")
     with pytest.raises(UserError, match=r"missing.*that all machines share"):
         launcher.enter_folder()
