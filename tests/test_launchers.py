@@ -125,8 +125,14 @@ def test_submitit_local(tmp_path: Path, serial: Path, empty_cache: Path, capfd: 
 @pytest.mark.long
 @needs("hydra_ray_launcher")
 def test_ray(tmp_path: Path, serial: Path, empty_cache: Path, capfd: Output) -> None:
-    words = "hydra/launcher=ray +hydra.launcher.ray.init.num_cpus=2"
-    assert sweep(tmp_path, words, "+hydra.launcher.ray.init.include_dashboard=false") == 1
+    import ray
+
+    words = "hydra/launcher=ray hydra.launcher.ray.init.address=local"
+    own = "+hydra.launcher.ray.init.num_cpus=2 +hydra.launcher.ray.init.include_dashboard=false"
+    try:
+        assert sweep(tmp_path, words, own) == 1
+    finally:
+        ray.shutdown()
     require_same(tmp_path, serial)
     require_one_entry(empty_cache)
     assert "diverges" in capfd.readouterr().err
