@@ -125,8 +125,7 @@ def test_submitit_local(tmp_path: Path, serial: Path, empty_cache: Path, capfd: 
 @pytest.mark.long
 @needs("hydra_ray_launcher")
 def test_ray(tmp_path: Path, serial: Path, empty_cache: Path, capfd: Output) -> None:
-    import ray
-
+    ray = pytest.importorskip("ray")
     words = "hydra/launcher=ray hydra.launcher.ray.init.address=local"
     own = "+hydra.launcher.ray.init.num_cpus=2 +hydra.launcher.ray.init.include_dashboard=false"
     try:
