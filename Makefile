@@ -39,7 +39,7 @@ constraints: .venv/.dev ## remake constraints.txt: the newest of everything but 
 	@rm -rf build/constraints && mkdir -p build && grep '^torch==' constraints.txt > build/torch.txt
 	@$(BIN)/python -m venv build/constraints
 	@build/constraints/bin/python -m pip --disable-pip-version-check --no-input install -q \
-		-c build/torch.txt '.[dev,china_law,oracles,sympy]'
+		-c build/torch.txt '.[dev,china_law,oracles,ray,sympy]'
 	@{ sed '/^[^#]/,$$d' constraints.txt; build/constraints/bin/python -m pip freeze --all \
 		--exclude pip --exclude posbench | sed 's/^\(torch==[^+]*\)+.*/\1/'; } > build/constraints.txt
 	@mv build/constraints.txt constraints.txt && rm -rf build/constraints build/torch.txt

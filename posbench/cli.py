@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 
-from posbench import launch
+from posbench import torchrun
 
 COMMANDS = {
     "train": "train, evaluate at every length, print the row; -m sweeps",
@@ -37,7 +37,7 @@ def main() -> None:
     """Console entry point: `posbench COMMAND [key=value ...]`."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     code = run(sys.argv[1:])
-    if launch.processes() > 1:  # where one leaves, torchrun tells the others to, and they do
+    if torchrun.processes() > 1:  # where one leaves, torchrun tells the others to, and they do
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(code)
 
@@ -50,8 +50,8 @@ def run(arguments: list[str]) -> int:
         return 0
     if command in COMPLETION:
         return _complete(rest)
-    if launch.processes() > 1 and command not in SHARED:
-        if launch.rank() == 0:
+    if torchrun.processes() > 1 and command not in SHARED:
+        if torchrun.rank() == 0:
             print(f"error: {command} is for one process: run it without torchrun", file=sys.stderr)
         return 2
     if command not in COMMANDS:
@@ -105,7 +105,7 @@ def apart(words: list[str]) -> tuple[list[str], list[str]]:
 
 def _dispatch(command: str, rest: list[str]) -> int:
     """Run one command under Hydra; a user's mistake is one line, a defect a traceback."""
-    if launch.processes() > 1:
+    if torchrun.processes() > 1:
         # A DistributedDataParallel that looks for unused parameters warns where there are none.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from posbench.explain import exit_with, interrupted

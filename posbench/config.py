@@ -94,12 +94,13 @@ class TrackingConfig:
 @dataclass
 class DeviceConfig:
     device: str  # auto, cpu, cuda
-    threads: int  # 0: as many as there are cores
+    threads: int  # 0: as many as there are cores, shared by the jobs that run at once
 
 
 @dataclass
 class RuntimeConfig(DeviceConfig):
     dtype: str  # auto, float32, bfloat16 (autocast in training; evaluation is float32)
+    memory_fraction: float = 1.0  # of a GPU, at most; earlier runs have none
 
 
 @dataclass

@@ -26,7 +26,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
-from posbench import launch
+from posbench import torchrun
 from posbench.errors import Parted, UserError
 from posbench.explain import one_line
 
@@ -156,7 +156,7 @@ class World:
     def first_to_say(self) -> bool:
         """Whether this process is to print an error: the first of all that asks."""
         if self.store is None:  # alone, or not joined yet
-            return launch.rank() == 0
+            return torchrun.rank() == 0
         try:
             return self.store.add(f"said {next(self.said)}", 1) == 1
         except RuntimeError:  # gone with the process that held it
@@ -188,9 +188,9 @@ _joins = itertools.count()  # a command in a process that ran another meets nobo
 
 def world() -> World:
     """The processes that have joined. Raises UserError in one that torchrun did not start."""
-    if launch.processes() != _world.size:
+    if torchrun.processes() != _world.size:
         raise UserError(
-            f"torchrun started {launch.processes()} processes, which run a sweep's jobs one after "
+            f"torchrun started {torchrun.processes()} processes, which run a sweep's jobs one after "
             "another; leave out hydra/launcher, or torchrun"
         )
     return _world
@@ -205,7 +205,7 @@ def first_to_say() -> bool:
 def joined() -> Iterator[None]:
     """Join torchrun's other processes for the time of a command."""
     global _world
-    if launch.processes() == 1:
+    if torchrun.processes() == 1:
         yield
         return
     store, rank, size = next(rendezvous("env://"))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf.errors import OmegaConfBaseException
 
-from posbench import launch
+from posbench import torchrun
 from posbench.config import (
     ClaimsCommand,
     DescribeCommand,
@@ -24,6 +24,7 @@ from posbench.config import (
     known_keys,
 )
 from posbench.errors import SweepFailed, UserError
+from posbench.launcher import EXTRAS
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # disk, quota, largest file
 
@@ -42,7 +43,7 @@ def complain(line: str, details: Sequence[str] = ()) -> None:
 
 
 def _first_to_say() -> bool:
-    if launch.processes() == 1:
+    if torchrun.processes() == 1:
         return True
     from posbench import distributed  # takes torch's seconds
 
@@ -82,6 +83,10 @@ def _missing_choice(error: MissingConfigException) -> str:
     options = sorted(str(option) for option in error.options or [])
     if not group or not options:
         return " ".join(str(error).split())
+    if group == "hydra/launcher" and name in EXTRAS:
+        return (
+            f"{group}={name}: its plugin is not installed; pip install 'posbench[{EXTRAS[name]}]'"
+        )
     return (
         f"{group}={name}: there is no such {group}{nearest(name, options)} ({', '.join(options)})"
     )

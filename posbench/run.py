@@ -62,6 +62,7 @@ def run(config: Config, console: Console) -> RunFolder:
         dtype = runtime.training_dtype(config.runtime, device)
         runtime.keep_freed_memory()
         runtime.set_threads(config.runtime, world.local_size)
+        runtime.limit_memory(config.runtime, device)
     name = f"{config.run.name} seed {config.seed}"
     if asked != "false":
         said = "untuned: posbench tune has chosen nothing for this very set-up"
@@ -129,6 +130,10 @@ def check(config: Config) -> None:
     tracking.check(config.tracking)
     if config.tracking.every < 1:
         raise UserError(f"tracking.every={config.tracking.every} must be at least 1")
+    if not 0 < config.runtime.memory_fraction <= 1:
+        raise UserError(
+            f"runtime.memory_fraction={config.runtime.memory_fraction} must lie in (0, 1]"
+        )
     if not 0 <= config.seed < 2**63:
         raise UserError(f"seed={config.seed} must lie in 0 .. 2^63 - 1")
     for part in (config.run.name, config.run.experiment):

@@ -35,7 +35,7 @@ from posbench.files import clear_temporaries, remove_folder, write_json, write_t
 # What may differ between runs that are compared, and when a run is resumed.
 FREE = (
     *("run", "dry_run", "tracking", "runtime.threads"),
-    *("eval.batch_tokens", "train.checkpoint_every"),
+    *("runtime.memory_fraction", "eval.batch_tokens", "train.checkpoint_every"),
 )
 
 

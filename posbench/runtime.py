@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import os
 import platform
 import resource
 import subprocess
@@ -17,6 +16,7 @@ from pathlib import Path
 import torch
 
 import posbench
+from posbench import launcher
 from posbench.config import DeviceConfig, RuntimeConfig
 from posbench.errors import UserError
 
@@ -52,12 +52,23 @@ def training_dtype(config: RuntimeConfig, device: torch.device) -> torch.dtype:
 
 
 def set_threads(config: DeviceConfig, processes: int = 1) -> int:
-    """Use config.threads threads, or this process's share of the cores; the number in use."""
+    """Use config.threads threads, or one for each core that is this process's; the number in use.
+
+    processes: of this job, on this machine.
+    """
     if config.threads < 0:
         raise UserError(f"runtime.threads={config.threads} must be 0 (all cores) or more")
-    cores = len(os.sched_getaffinity(0))
-    torch.set_num_threads(config.threads or max(1, cores // processes))
+    torch.set_num_threads(config.threads or max(1, launcher.cores() // processes))
     return torch.get_num_threads()
+
+
+def limit_memory(config: RuntimeConfig, device: torch.device) -> None:
+    """Let this process hold config.memory_fraction of a CUDA device's memory, in (0, 1].
+
+    No effect on a CPU.
+    """
+    if device.type == "cuda":
+        torch.cuda.set_per_process_memory_fraction(config.memory_fraction, device.index)
 
 
 def keep_freed_memory() -> None:

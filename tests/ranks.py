@@ -10,7 +10,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from posbench import cli, launch
+from posbench import cli, torchrun
 
 
 def cut(run: Path, step: int) -> None:
@@ -35,7 +35,7 @@ def main(folder: Path, words: list[str]) -> int:
     if code := cli.run(["train", *sweep]):
         return code
     again = folder / "again"
-    if launch.rank() == 0:
+    if torchrun.rank() == 0:
         copied(folder / "outputs" / "default" / "0.2" / "seed1", again, 4)
     one = ["model.dropout=0.2", "run.name=0.2", f"run.root={again}/outputs"]
     return cli.run(["train", *words, *one])

@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from posbench import config as schemas
-from posbench import distributed, dry_run, launch, sweep
+from posbench import distributed, dry_run, launcher, sweep, torchrun
 from posbench.config import Config
 from posbench.entry import command
 from posbench.report import collect
@@ -31,16 +31,17 @@ def _before(jobs: Sequence[Job]) -> bool:
 
 @command("train", Habits(_before, lambda node: trouble(_config(node))))
 def train(node: DictConfig) -> None:
+    launcher.enter_folder()
     console, config = distributed.world().console(), _config(node)
     if node.dry_run:
         return distributed.world().by_first(lambda: dry_run.show([config], console))
     try:
         folder = run(config, console)
     except Exception as error:
-        if sweep.in_multirun() and launch.rank() == 0:
+        if sweep.in_multirun() and torchrun.rank() == 0:
             RunFolder.of(config).note(config, error)
         raise
-    if not sweep.in_multirun() and launch.rank() == 0:
+    if not sweep.in_multirun() and torchrun.rank() == 0:
         show_runs([folder.path], console)
     return None
 
@@ -50,7 +51,7 @@ def main() -> None:
         try:
             train()
         finally:
-            if sweep.current.folder is not None and launch.rank() == 0:
+            if sweep.current.folder is not None and torchrun.rank() == 0:
                 show_runs(collect.folders([str(sweep.current.folder)]), Console())
 
 
