@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help install demo report test lint format constraints clean
+.PHONY: help install demo report test test-all lint format constraints clean
 
 help: ## list the targets
 	@echo "posbench: make <target>"
@@ -24,6 +24,9 @@ report: .venv/.runtime ## compare the runs in outputs/
 
 test: .venv/.dev ## run the tests (ARGS='-k alibi' for some of them)
 	@$(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal -m 'not long' $(ARGS)
+
+test-all: .venv/.dev ## the long ones too: half an hour
+	@$(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
 
 lint: .venv/.dev ## check style, format and types
 	@$(BIN)/ruff check .

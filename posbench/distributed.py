@@ -190,8 +190,8 @@ def world() -> World:
     """The processes that have joined. Raises UserError in one that torchrun did not start."""
     if torchrun.processes() != _world.size:
         raise UserError(
-            f"torchrun started {torchrun.processes()} processes, which run a sweep's jobs one after "
-            "another; leave out hydra/launcher, or torchrun"
+            f"torchrun started {torchrun.processes()} processes, which run a sweep's jobs one "
+            "after another; leave out hydra/launcher, or torchrun"
         )
     return _world
 
