@@ -19,6 +19,7 @@ from posbench.corpus import Corpus
 from posbench.encodings import Encoding, Shape
 from posbench.errors import UserError
 from posbench.explain import nearest, one_line
+from posbench.tokenizer import Tokenizer
 
 
 def shape(config: Config) -> Shape:
@@ -76,19 +77,13 @@ def _maker(settings: dict[str, Any], path: str) -> Callable[[Shape], Encoding]:
     arguments = {key: value for key, value in settings.items() if key not in schemas.NOT_ARGUMENTS}
     made = _class(arguments, path)
     if not issubclass(made, Encoding):
-        raise UserError(f"{path}._target_={made} is not a subclass of posbench's Encoding")
+        raise UserError(f"{path}._target_={_name(made)} is not a subclass of posbench's Encoding")
     _check_arguments(made, arguments, path, given=1)
     for key, group in arguments.items():
         if _are_encodings(group):
             arguments[key] = {n: _maker(s, f"{path}.{key}.{n}") for n, s in group.items()}
 
-    def make(model: Shape) -> Encoding:
-        try:
-            return made(model, **arguments)
-        except (ValueError, TypeError) as error:
-            raise UserError(f"{path} ({made.__name__}): {error}") from error
-
-    return make
+    return lambda model: _made(made, path, arguments, model)
 
 
 def _are_encodings(value: object) -> bool:
@@ -190,11 +185,28 @@ def corpus(config: Config) -> Corpus:
 def _make(settings: dict[str, Any], group: str) -> Any:
     arguments = dict(settings)
     made = _class(arguments, group)
+    if not _is_source(made) if group == "corpus" else not issubclass(made, Tokenizer):
+        raise UserError(f"{group}._target_={_name(made)} is not a {group} that posbench can use")
     _check_arguments(made, arguments, group)
+    return _made(made, group, arguments)
+
+
+def _is_source(made: type) -> bool:
+    return all(callable(getattr(made, method, None)) for method in ("identity", "load"))
+
+
+def _made(made: type, path: str, arguments: dict[str, Any], *shape: Shape) -> Any:
+    """An instance. Raises UserError where the constructor refuses the arguments."""
     try:
-        return made(**arguments)
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{group} ({made.__name__}): {error}") from error
+        return made(*shape, **arguments)
+    except UserError:
+        raise
+    except (ValueError, TypeError, OverflowError, RuntimeError) as error:
+        raise UserError(f"{path} ({made.__name__}): {_short(error)}") from error
+
+
+def _name(made: type) -> str:
+    return f"{made.__module__}.{made.__qualname__}"
 
 
 def _short(error: BaseException) -> str:

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
-from yaml import YAMLError  # type: ignore[import-untyped]
 
+from posbench import saved
 from posbench.config import Config, TuneCommand
 from posbench.errors import UserError
 from posbench.files import write_text
@@ -159,11 +159,11 @@ def read(place: Path) -> Record | None:
     if not place.is_file():
         return None
     try:
-        loaded: Any = OmegaConf.to_container(OmegaConf.load(place))
+        loaded = saved.read(place)
         loaded.pop("chosen", None)
         trials = [Trial(**trial) for trial in loaded.pop("trials")]
         return Record(trials=trials, **loaded)
-    except (YAMLError, TypeError, AttributeError, KeyError) as error:
+    except (TypeError, AttributeError, KeyError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"{place}: not a record of posbench tune ({reason})") from error
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich.console import Console
 
 from posbench import build, checkpoint, runtime, tracking
@@ -28,7 +27,7 @@ def main(node: DictConfig) -> None:
     asked = schemas.load(node, schemas.EvalCommand)
     console = Console()
     folder = RunFolder(Path(asked.run))
-    config = schemas.load(OmegaConf.create(_saved(folder)), Config)
+    config = folder.typed()
     weights = checkpoint.latest(folder.path)
     if weights is None or not folder.finished:
         raise UserError(f"{folder.path}: not finished; repeat its posbench train command first")
@@ -80,15 +79,6 @@ def _track(trained: Config, folder: Path, corpus: str) -> None:
         code = 0
     finally:
         tracker.finish(code)
-
-
-def _saved(folder: RunFolder) -> dict[str, Any]:
-    """The run's configuration; keys that an older posbench did not know are as they are now."""
-    saved = {"tuned": "false", **folder.config()}
-    defaults = resources.files("posbench.conf") / "eval" / "default.yaml"
-    known = OmegaConf.to_container(OmegaConf.create(defaults.read_text(encoding="utf-8")))
-    assert isinstance(known, dict)
-    return saved | {"eval": {**known, **saved["eval"]}}
 
 
 def _label(settings: dict[str, Any]) -> str:
