@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import hydra.utils
@@ -13,6 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from posbench import config as schemas
 from posbench import corpus as corpora
+from posbench import memory
 from posbench import model as models
 from posbench.config import Config, ParameterGroup
 from posbench.corpus import Corpus
@@ -83,7 +85,12 @@ def _maker(settings: dict[str, Any], path: str) -> Callable[[Shape], Encoding]:
         if _are_encodings(group):
             arguments[key] = {n: _maker(s, f"{path}.{key}.{n}") for n, s in group.items()}
 
-    return lambda model: _made(made, path, arguments, model)
+    def make(model: Shape) -> Encoding:
+        with _making(made, path):
+            memory.require_module(f"{path} ({made.__name__})", lambda: made(model, **arguments))
+            return made(model, **arguments)
+
+    return make
 
 
 def _are_encodings(value: object) -> bool:
@@ -163,9 +170,11 @@ def _positional(settings: dict[str, Any], path: str) -> Iterator[tuple[str, Para
 
 def model(config: Config, vocabulary: int) -> models.Transformer:
     """The model of a configuration, initialised from its seed. Raises UserError."""
+    sizes = shape(config)
+    memory.require_model(config.model, vocabulary)
     try:
         return models.build(
-            shape(config),
+            sizes,
             vocabulary,
             lambda model: encoding(config.encoding, model),
             seed=config.seed,
@@ -188,17 +197,19 @@ def _make(settings: dict[str, Any], group: str) -> Any:
     if not _is_source(made) if group == "corpus" else not issubclass(made, Tokenizer):
         raise UserError(f"{group}._target_={_name(made)} is not a {group} that posbench can use")
     _check_arguments(made, arguments, group)
-    return _made(made, group, arguments)
+    with _making(made, group):
+        return made(**arguments)
 
 
 def _is_source(made: type) -> bool:
     return all(callable(getattr(made, method, None)) for method in ("identity", "load"))
 
 
-def _made(made: type, path: str, arguments: dict[str, Any], *shape: Shape) -> Any:
-    """An instance. Raises UserError where the constructor refuses the arguments."""
+@contextmanager
+def _making(made: type, path: str) -> Iterator[None]:
+    """Raise UserError where a constructor refuses its arguments."""
     try:
-        return made(*shape, **arguments)
+        yield
     except UserError:
         raise
     except (ValueError, TypeError, OverflowError, RuntimeError) as error:

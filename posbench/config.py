@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
 
+from posbench import values
+
 T = TypeVar("T")
 
 NOT_ARGUMENTS = ("optim", "tune")  # keys of an encoding's yaml that its class does not get
@@ -124,11 +126,13 @@ class Config:
 def load(node: DictConfig, schema: type[T]) -> T:
     """Hydra's composed node, checked against a schema and made typed.
 
-    Raises omegaconf's errors, which name the key, for a value of the wrong type.
+    Raises omegaconf's errors, which name the key, for a value of the wrong type, and UserError for
+    one that nothing could use.
     """
     merged = OmegaConf.merge(OmegaConf.structured(schema), node)
     typed = OmegaConf.to_object(merged)
     assert isinstance(typed, schema)
+    values.require_usable(dataclasses.asdict(typed))  # type: ignore[call-overload]
     return typed
 
 

@@ -22,19 +22,39 @@ from posbench.config import (
 )
 from posbench.errors import SweepFailed, UserError
 
+LONGEST = 2000  # characters of a line
+
 
 def complain(line: str) -> None:
     """One red line on stderr."""
     from rich.console import Console
 
+    said = printable(line)
+    if len(said) > LONGEST:
+        said = f"{said[:LONGEST]} ..."
     Console(stderr=True, soft_wrap=True).print(
-        "error:", line, style="red", markup=False, highlight=False
+        "error:", said, style="red", markup=False, highlight=False
     )
 
 
 def is_users(error: BaseException) -> bool:
     """Whether an error is about what was asked, so that a traceback would not help."""
-    return isinstance(error, (UserError, HydraException, OmegaConfBaseException, OSError))
+    kinds = (UserError, HydraException, OmegaConfBaseException, OSError)
+    return isinstance(error, kinds) or is_memory(error)
+
+
+def is_memory(error: BaseException) -> bool:
+    """PyTorch's own class, not imported here, is for devices; on a CPU it raises RuntimeError."""
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or "can't allocate memory" in str(error)
+    )
+
+
+def printable(text: str) -> str:
+    """On one line, and nothing in it that a terminal would obey."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split()))
 
 
 def one_line(error: BaseException) -> str:
@@ -48,6 +68,8 @@ def one_line(error: BaseException) -> str:
         if (key := re.search(r"Could not override '(.+?)'", str(error))) is not None:
             return _missing_key(key[1], cause)
         return " ".join(str(error).split())
+    if is_memory(error) and not isinstance(error, UserError):
+        return f"not enough memory ({' '.join(str(error).split())}); lower the sizes"
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}"
     return " ".join(str(error).split()) or type(error).__name__

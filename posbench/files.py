@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from posbench.confidential import redacted
+from posbench.errors import UserError
+
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
@@ -53,8 +56,9 @@ def sync(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
+    """UTF-8, without the environment's secrets."""
     with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(redacted(text), encoding="utf-8")
 
 
 def write_json(path: Path, value: object) -> None:
@@ -62,13 +66,23 @@ def write_json(path: Path, value: object) -> None:
 
 
 def append_row(path: Path, row: dict[str, Any]) -> None:
-    """One JSON line more; half a line that a crash left behind is cut off first."""
+    """One JSON line more; half a line that a crash left behind is cut off first.
+
+    Raises UserError for a link: a run folder from anybody could have it point to any file.
+    """
+    require_own(path)
     with path.open("a+b") as file:
         end = file.seek(0, os.SEEK_END)
         if end and _last_byte(file, end) != b"\n":
             file.seek(0)
             file.truncate(file.read().rfind(b"\n") + 1)
         file.write(json.dumps(row).encode() + b"\n")
+
+
+def require_own(path: Path) -> None:
+    """Raise UserError for what is no file or folder of its own, before it is written to."""
+    if path.is_symlink() or (path.exists() and not (path.is_file() or path.is_dir())):
+        raise UserError(f"{path} is a link or no file, and nothing is written through it")
 
 
 def _last_byte(file: BinaryIO, end: int) -> bytes:
@@ -78,7 +92,10 @@ def _last_byte(file: BinaryIO, end: int) -> bytes:
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a JSONL file; a last line cut short by a crash is left out."""
-    if not path.exists():
+    if not path.is_file():
         return []
     lines = path.read_text(encoding="utf-8").split("\n")
-    return [json.loads(line) for line in lines[:-1] if line]
+    rows = [json.loads(line) for line in lines[:-1] if line]
+    if not all(isinstance(row, dict) for row in rows):
+        raise ValueError(f"{path.name}: a row that is no object")
+    return rows

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from posbench import build, evaluate, probes, protocols, results, runtime, tracking, tuning
+from posbench import build, evaluate, memory, probes, protocols, results, runtime, tracking, tuning
 from posbench.config import Config, EvalConfig
 from posbench.corpus import Corpus
 from posbench.errors import UserError
@@ -129,6 +129,7 @@ def make_trainer(
     train = config.train
     stream = Segments(corpus.documents("train"), train.length, train.batch, config.seed)
     autocast = None if dtype is torch.float32 else dtype
+    memory.require_training(model, config.model, train, device, dtype.itemsize)
     return Trainer(model, stream, config, device, autocast)
 
 

@@ -52,9 +52,11 @@ def training_dtype(config: RuntimeConfig, device: torch.device) -> torch.dtype:
 
 def set_threads(config: DeviceConfig) -> int:
     """Use config.threads threads, or one a usable core; the number in use."""
-    if config.threads < 0:
-        raise UserError(f"runtime.threads={config.threads} must be 0 (all cores) or more")
-    torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
+    cores = len(os.sched_getaffinity(0))
+    most = max(64, 4 * cores)
+    if not 0 <= config.threads <= most:
+        raise UserError(f"runtime.threads={config.threads} must lie in 0 (all cores) .. {most}")
+    torch.set_num_threads(config.threads or cores)
     return torch.get_num_threads()
 
 

@@ -22,6 +22,7 @@ from posbench import config as schemas
 from posbench import trust
 from posbench.errors import UserError
 from posbench.explain import one_line
+from posbench.values import require_usable
 
 LARGEST = 2**20  # bytes; a run's has some thousand
 PLAIN = (str, int, float, bool, type(None))
@@ -74,6 +75,10 @@ def typed(path: Path) -> schemas.Config:
     except OmegaConfBaseException as error:
         raise UserError(f"{path}: {one_line(error)}") from error
     assert isinstance(made, schemas.Config)
+    try:
+        require_usable(dataclasses.asdict(made))
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
     for key, settings in _targets(made):
         trust.require(f"{path}: {key}", settings.get("_target_"))
     return made

@@ -28,6 +28,8 @@ from posbench.run_folder import flatten, is_free
 LR, MULTIPLIER = "optim.lr", "encoding.optim.lr_multiplier"
 SETTINGS = ("corpus", "tokenizer", "model", "encoding", "train", "optim")
 
+MOST_TRIALS = 10_000
+
 Values = dict[str, Any]  # dotted keys of a configuration
 
 
@@ -61,8 +63,8 @@ class Record:
 def points(config: TuneCommand) -> list[Values]:
     """The values of each trial. Raises UserError for a space that is none."""
     tune, base = config.tune, settings(config)
-    if tune.trials < 1:
-        raise UserError(f"tune.trials={tune.trials} must be at least 1")
+    if not 1 <= tune.trials <= MOST_TRIALS:
+        raise UserError(f"tune.trials={tune.trials} must lie in 1 .. {MOST_TRIALS}")
     untuned = {LR: config.optim.lr, MULTIPLIER: base.get(MULTIPLIER, 1.0)}
     low, high = _range("tune.lr", tune.lr)
     axes = {

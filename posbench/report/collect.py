@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import glob
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -10,7 +11,8 @@ from typing import Any
 
 from posbench import results
 from posbench.errors import UserError
-from posbench.results import ProbeResult, Result
+from posbench.explain import printable
+from posbench.results import ProbeResult, Result, Row
 from posbench.run_folder import RunFolder
 from posbench.tuning import MULTIPLIER, label
 
@@ -98,21 +100,35 @@ def runs(paths: Iterable[Path]) -> list[Run]:
 
 
 def _run(folder: RunFolder) -> Run:
+    """Its texts are made printable: a run folder may come from anybody."""
     try:
         run = Run(
             folder=folder.path,
-            config=folder.config(),
-            status=folder.status,
-            summary=folder.summary,
-            provenance=folder.provenance,
-            results=results.read(folder.path),
-            probes=results.read_probes(folder.path),
+            config=_shown(folder.config()),
+            status=_shown(folder.status),
+            summary=_shown(folder.summary),
+            provenance=_shown(folder.provenance),
+            results=[_row(result) for result in results.read(folder.path)],
+            probes=[_row(result) for result in results.read_probes(folder.path)],
         )
-    except (OSError, ValueError, TypeError) as error:
-        reason = str(error).splitlines()[0]
+    except (OSError, ValueError, TypeError, RecursionError, MemoryError) as error:
+        reason = printable(str(error)) or type(error).__name__
         raise UserError(f"{folder.path}: cannot be read ({reason}); leave it out") from error
     _require_keys(run)
     return run
+
+
+def _shown(value: Any) -> Any:
+    """The same with every text, keys included, printable."""
+    if isinstance(value, dict):
+        return {_shown(key): _shown(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_shown(each) for each in value]
+    return printable(value) if isinstance(value, str) else value
+
+
+def _row(result: Row) -> Row:
+    return dataclasses.replace(result, **_shown(dataclasses.asdict(result)))
 
 
 def _require_keys(run: Run) -> None:

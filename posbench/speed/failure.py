@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
+from posbench.explain import is_memory
 
 OUT_OF_MEMORY = "out of memory"
 FAILED = "failed"  # how the other reasons begin
@@ -25,14 +25,14 @@ def told() -> Iterator[None]:
     except Failed:
         raise
     except Exception as error:
-        if not _is_memory(error):
+        if not is_memory(error):
             traceback.print_exc()
         raise Failed(reason(error)) from error
 
 
 def reason(error: Exception) -> str:
     """One line."""
-    if _is_memory(error):
+    if is_memory(error):
         return OUT_OF_MEMORY
     return f"{FAILED}: {type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")
 
@@ -44,10 +44,3 @@ def died(code: int) -> str:
     if code < 0:
         return f"{FAILED}: its process died of {signal.Signals(-code).name}"
     return f"{FAILED}: its process ended with exit code {code}"
-
-
-def _is_memory(error: Exception) -> bool:
-    """PyTorch's own class is for devices; on a CPU it raises RuntimeError."""
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
-        "can't allocate memory" in str(error)
-    )
