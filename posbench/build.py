@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import pkgutil
 import typing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import hydra.utils
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -102,10 +102,15 @@ def _are_encodings(value: object) -> bool:
 def _class(settings: dict[str, Any], group: str) -> type:
     """The class that `_target_`, which is taken out, names. Raises UserError."""
     target = settings.pop("_target_", None)
+    if not isinstance(target, str) or "." not in target:
+        raise UserError(f"{group}._target_={target}: name a class, as module.Class")
     try:
-        return hydra.utils.get_class(target)
+        found = pkgutil.resolve_name(target)
     except Exception as error:  # whatever importing the user's module raises
         raise UserError(f"{group}._target_={target}: {_short(error)}") from error
+    if not isinstance(found, type):
+        raise UserError(f"{group}._target_={target} is no class")
+    return found
 
 
 def _check_arguments(made: type, arguments: dict[str, Any], group: str, given: int = 0) -> None:

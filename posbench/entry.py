@@ -53,7 +53,7 @@ def command(
                 return
             except Exception as error:  # a launcher that loses a worker gives up its other jobs
                 if not sweep.current.multirun:
-                    raise
+                    raise _composing(error) from error
                 raise _failed(f"the sweep broke off ({one_line(error)}): ") from error
             if sweep.current.multirun and sweep.failures():
                 raise _failed()
@@ -65,6 +65,13 @@ def command(
         return call
 
     return decorate
+
+
+def _composing(error: Exception) -> Exception:
+    """What Hydra raised itself, as the tasks' errors are kept: about a word of the command line."""
+    if isinstance(error, (ValueError, TypeError, AssertionError, RecursionError)):
+        return UserError(f"the overrides cannot be read: {one_line(error)}")
+    return error
 
 
 def _failed(why: str = "") -> SweepFailed:

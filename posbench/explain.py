@@ -67,12 +67,18 @@ def one_line(error: BaseException) -> str:
         cause = error.__cause__
         if (key := re.search(r"Could not override '(.+?)'", str(error))) is not None:
             return _missing_key(key[1], cause)
-        return " ".join(str(error).split())
+        return _with_cause(error)
     if is_memory(error) and not isinstance(error, UserError):
         return f"not enough memory ({' '.join(str(error).split())}); lower the sizes"
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}"
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def _with_cause(error: BaseException) -> str:
+    """Hydra's own words often lack what was wrong."""
+    said, why = (" ".join(str(e or "").split("\n")[0].split()) for e in (error, error.__cause__))
+    return ": ".join(dict.fromkeys(filter(None, (said, why)))) or type(error).__name__
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
