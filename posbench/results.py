@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from posbench import typed
 from posbench.files import append_row, read_rows, replacing, require_own
 from posbench.protocols import Window
 
@@ -92,25 +93,10 @@ Row = TypeVar("Row", Result, "ProbeResult")  # of results.jsonl, of probes.jsonl
 
 
 def _typed(kind: type[Row], row: dict[str, Any]) -> Row:
-    """A row of a file. Raises ValueError for a value of another type, or a number below 0."""
+    """A row of a file. Raises ValueError for a value of another type."""
     types = typing.get_type_hints(kind)
-    known = {key: value for key, value in row.items() if key in types}
-    for key, value in known.items():
-        if not _is_a(value, types[key]):
-            raise ValueError(f"{key}={value!r} where {types[key]} is due")
-    return kind(**known)
-
-
-def _is_a(value: object, wanted: Any) -> bool:
-    if typing.get_origin(wanted) is list:
-        (each,) = typing.get_args(wanted)
-        return isinstance(value, list) and all(_is_a(part, each) for part in value)
-    kinds = typing.get_args(wanted) or (wanted,)
-    if isinstance(value, bool):
-        return False
-    if isinstance(value, int | float) and not 0 <= value < 2**63:
-        return False
-    return isinstance(value, kinds) or (float in kinds and isinstance(value, int))
+    typed.require(row, types)
+    return kind(**{key: value for key, value in row.items() if key in types})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,6 @@ see trust.py.
 from __future__ import annotations
 
 import dataclasses
-import re
 import typing
 from collections.abc import Iterator, Mapping
 from importlib import resources
@@ -98,20 +97,11 @@ def _targets(config: schemas.Config) -> Iterator[tuple[str, dict[str, Any]]]:
 def _merge(path: Path, values: Mapping[str, Any]) -> Any:
     try:
         return OmegaConf.merge(
-            OmegaConf.structured(schemas.Config), OmegaConf.create(_literal(dict(values)))
+            OmegaConf.structured(schemas.Config), OmegaConf.create(schemas.literal(dict(values)))
         )
     except (OmegaConfBaseException, RecursionError) as error:
         said = one_line(error) if isinstance(error, OmegaConfBaseException) else "nested too deep"
         raise UserError(f"{path}: {said}") from error
-
-
-def _literal(value: Any) -> Any:
-    """The same for OmegaConf, which takes ${...} for more than text."""
-    if isinstance(value, dict):
-        return {key: _literal(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_literal(each) for each in value]
-    return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
 
 
 def _known(values: Mapping[str, Any], schema: type) -> dict[str, Any]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import typing
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
@@ -16,9 +18,12 @@ CONF = Path(__file__).parents[1] / "conf"
 Words = st.SearchStrategy[list[str]]
 
 # A value that is right for these would take long, start processes or reach for a network.
-FIXED = ("run.root", "corpus", "tokenizer", "encoding", "train.compile", "tracking.wandb")
-COUNTS = ("train.steps", "train.accumulate", "speed.rounds", "speed.seconds", "tune.trials")
-SMALL = st.integers(-2, 70)
+FIXED = (
+    *("run", "run.root", "runs", "folder", "corpus", "tokenizer", "encoding", "extension"),
+    *("train.compile", "tracking.wandb", "speed.seconds", "figures"),
+)
+COUNTS = ("train.steps", "train.accumulate", "speed.rounds", "report.draws")
+SMALL = st.one_of(st.sampled_from([1, 2, 4, 8, 16, 32]), st.integers(-2, 70))
 HUGE = st.sampled_from([10**4, 2**31, 10**9, 2**62, 2**63, -(2**63) - 1, 10**30])
 NUMBERS = st.one_of(
     st.sampled_from(["nan", "inf", "-inf", "-0.0", "1e-30", "1e300", "0.5", "-1e-3", "1e999"]),
@@ -72,10 +77,10 @@ def value(key: str, kind: object) -> st.SearchStrategy[str]:
     right = RIGHT.get(kind, LISTS if typing.get_origin(kind) is list else SMALL)
     wrong = [SMALL, NUMBERS, TEXT, LISTS]
     wrong += [] if key in COUNTS else [HUGE]
-    return st.one_of(right, right, st.one_of(*wrong)).map(str)
+    return st.one_of(right, right, right, st.one_of(*wrong)).map(str)
 
 
-def overrides(schema: type, most: int = 3) -> Words:
+def overrides(schema: type, most: int = 2) -> Words:
     """Some keys of a schema, each with a value."""
     known = [(key, kind) for key, kind in keys(schema)]
     one = st.sampled_from(known).flatmap(
@@ -121,12 +126,60 @@ TARGETS = st.sampled_from(["os.system", "builtins.dict", "5", "null", "", "a.b",
 CLASSES = st.tuples(st.sampled_from(["encoding", "corpus", "tokenizer"]), TARGETS).map(
     lambda found: [f"{found[0]}._target_={found[1]}"]
 )
-GROUPS = st.sampled_from(["encoding", "corpus", "tokenizer", "model", "optim", "train", "+new", "eval"])
-WHOLE = st.tuples(GROUPS, TEXT).map(lambda found: [f"{found[0]}={found[1]}"])
+GROUPS = ["encoding", "corpus", "tokenizer", "model", "optim", "train", "+new", "eval"]
+WHOLE = st.tuples(st.sampled_from(GROUPS), TEXT).map(lambda found: [f"{found[0]}={found[1]}"])
+
+
+def _together(*parts: Words) -> Words:
+    return st.tuples(*parts).map(lambda found: [word for part in found for word in part])
 
 
 def train(text: Path) -> Words:
     """For `posbench train`."""
-    parts = [of_group("encoding"), overrides(schemas.Config), sources(text)]
-    rare = st.one_of(st.just([]), st.just([]), st.just([]), CLASSES, WHOLE)
-    return st.tuples(*parts, rare).map(lambda found: [word for part in found for word in part])
+    rare = st.one_of(st.just([]), st.just([]), st.just([]), st.just([]), CLASSES, WHOLE)
+    return _together(of_group("encoding"), overrides(schemas.Config), sources(text), rare)
+
+
+def score() -> Words:
+    """For `posbench eval` of a RoPE run."""
+    return _together(of_group("extension"), overrides(schemas.EvalCommand))
+
+
+def report() -> Words:
+    return overrides(schemas.ReportCommand)
+
+
+def describe() -> Words:
+    return _together(of_group("encoding"), overrides(schemas.DescribeCommand))
+
+
+def speed() -> Words:
+    return _together(of_group("encoding"), overrides(schemas.SpeedCommand))
+
+
+ODD = st.one_of(
+    st.sampled_from([None, True, -1, 0, 1, 2**31, 10**30, 0.5, "", "a", "\x1b[31m", "</script>"]),
+    st.sampled_from([[], {}, [1], {"a": 1}, ["a", None], float("nan"), float("inf"), "\ud800"]),
+    st.text(max_size=5),
+)
+
+
+def spoiled(known: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """A tree of values in which one, at any depth, is another."""
+
+    def change(path: tuple[str, ...], value: object) -> dict[str, Any]:
+        made = copy.deepcopy(known)
+        place = made
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] = value
+        return made
+
+    return st.builds(change, st.sampled_from(list(_paths(known))), ODD)
+
+
+def _paths(tree: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    for key, value in tree.items():
+        yield (key,)
+        if isinstance(value, dict):
+            yield from ((key, *rest) for rest in _paths(value))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import shutil
 import signal
@@ -14,33 +15,22 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from posbench import cli
+from posbench.run_folder import RunFolder
 from tests import fuzzed
-from tests.toy import WORDS, arguments, flat
+from tests.toy import arguments, flat, write_text
 from tests.toy import train as train_toy
-from tests.toy import write_text
 
 SECONDS = 60  # for one example; most take less than one
 EXAMPLES = int(os.environ.get("POSBENCH_FUZZ", "2000"))
-TEXT = Path(tempfile.gettempdir()) / "posbench-fuzz-text"
 SMALL = "train.steps=2 eval.lengths=[16,24] eval.tokens=64 eval.probe_trials=4 eval.stride=8".split()
 SMALL += "eval.segment=8 eval.probe_distances=[16]".split()
-
-short = settings(
-    max_examples=60,
-    derandomize=True,
-    deadline=None,
-    database=None,
-    phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
-shorter = settings(short, max_examples=10)
-long = settings(short, max_examples=EXAMPLES, derandomize=False, phases=[Phase.generate, Phase.shrink])
 
 
 class Hangs(BaseException):
@@ -93,3 +83,102 @@ def trains(words: list[str]) -> str:
         fixed = [word for word in flat(arguments(place)) if word]
         write_text(place / "text", words=300)
         return assert_clear("train", [*fixed, *SMALL, *words, f"run.root={place}/outputs"])
+
+
+def works(command: str, words: list[str]) -> str:
+    """A command that takes a configuration and no corpus."""
+    tiny = [word for word in flat(arguments(Path("x"), "corpus=sotu")) if word]
+    more = {"speed": "speed.lengths=[16] speed.tokens=16 speed.rounds=1 speed.seconds=0"}
+    with folder():
+        return assert_clear(command, [*tiny, *more.get(command, "").split(), *words])
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("fuzz")
+    assert train_toy(root, "encoding=rope", *SMALL) == 0
+    return root / "outputs" / "default" / "rope" / "seed1"
+
+
+def reads(command: str, finished: Path, words: list[str]) -> str:
+    """A command over a copy of a finished run."""
+    with folder() as place:
+        shutil.copytree(finished, place / "run")
+        key = f"runs=[{place}/run]" if command == "report" else f"run={place}/run"
+        tiny = ["report.draws=100"] if command == "report" else ["runtime.threads=1"]
+        return assert_clear(command, [*tiny, *words, key])
+
+
+def spoils(finished: Path, changes: dict[str, Any]) -> str:
+    """The report and eval over a copy in which some files hold other values."""
+    with folder() as place:
+        shutil.copytree(finished, place / "run")
+        for name, content in changes.items():
+            (place / "run" / name).write_text(json.dumps(content) + "\n")
+        said = assert_clear("report", [f"runs=[{place}/run]", "report.draws=100"])
+        return said + assert_clear("eval", [f"run={place}/run", "runtime.threads=1"])
+
+
+def files(finished: Path) -> st.SearchStrategy[dict[str, Any]]:
+    """A file of the run -> what it holds instead; JSON is YAML, too."""
+    known = {"config.yaml": RunFolder(finished).config()}
+    for name in ("status.json", "summary.json", "provenance.json"):
+        known[name] = json.loads((finished / name).read_text())
+    known["results.jsonl"] = json.loads((finished / "results.jsonl").read_text().splitlines()[0])
+    return st.sampled_from(list(known)).flatmap(
+        lambda name: fuzzed.spoiled(known[name]).map(lambda content: {name: content})
+    )
+
+
+COMMANDS = {
+    "train": (fuzzed.train(Path("text")), 60),
+    "eval": (fuzzed.score(), 15),
+    "report": (fuzzed.report(), 10),
+    "describe": (fuzzed.describe(), 10),
+    "check": (fuzzed.of_group("encoding"), 2),
+    "speed": (fuzzed.speed(), 1),
+}
+
+
+def does(command: str, finished: Path, words: list[str]) -> str:
+    if command == "train":
+        return trains(words)
+    if command in ("eval", "report"):
+        return reads(command, finished, words)
+    return works(command, words)
+
+
+def examples(count: int, random: bool = False) -> settings:
+    return settings(
+        max_examples=count,
+        derandomize=not random,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate, Phase.shrink] if random else [Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+def fuzz(command: str, finished: Path, how: settings) -> None:
+    how(given(COMMANDS[command][0])(lambda words: does(command, finished, words)))()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_line_does_as_it_says_or_says_why(command: str, finished: Path) -> None:
+    fuzz(command, finished, examples(COMMANDS[command][1]))
+
+
+def test_a_spoiled_run_folder_is_read_or_refused(finished: Path) -> None:
+    examples(12)(given(files(finished))(lambda changes: spoils(finished, changes)))()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("command", COMMANDS)
+def test_many_command_lines(command: str, finished: Path) -> None:
+    fuzz(command, finished, examples(COMMANDS[command][1] * EXAMPLES // 100, random=True))
+
+
+@pytest.mark.long
+def test_many_spoiled_run_folders(finished: Path) -> None:
+    how = examples(12 * EXAMPLES // 100, random=True)
+    how(given(files(finished))(lambda changes: spoils(finished, changes)))()

@@ -9,12 +9,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from posbench import results
+from posbench import results, typed
 from posbench.errors import UserError
 from posbench.explain import printable
 from posbench.results import ProbeResult, Result, Row
 from posbench.run_folder import RunFolder
 from posbench.tuning import MULTIPLIER, label
+
+COUNTS = ("vocabulary", "parameters", "positional_parameters", "tokens_trained")
+RATES = ("train_tokens_per_second", "train_peak_memory")
+SUMMARY = {"corpus": str} | dict.fromkeys(COUNTS, int) | dict.fromkeys(RATES, float)
+TOLD = ("commit", "device", "dtype", "corpus_hash")
+PROVENANCE = {"tuning": dict | None} | dict.fromkeys(TOLD, str | None)
+TUNING = {"trials": int, "budget": dict, "chosen": dict, "untuned": dict}
 
 
 @dataclass(frozen=True)
@@ -111,11 +118,23 @@ def _run(folder: RunFolder) -> Run:
             results=[_row(result) for result in results.read(folder.path)],
             probes=[_row(result) for result in results.read_probes(folder.path)],
         )
+        _require_types(run)
     except (OSError, ValueError, TypeError, RecursionError, MemoryError) as error:
         reason = printable(str(error)) or type(error).__name__
         raise UserError(f"{folder.path}: cannot be read ({reason}); leave it out") from error
     _require_keys(run)
     return run
+
+
+def _require_types(run: Run) -> None:
+    """Raise ValueError for what a report cannot count or compare."""
+    typed.require(run.summary, SUMMARY)
+    typed.require(run.provenance, PROVENANCE)
+    typed.require(run.status, {"state": str, "reason": str | None})
+    if (tuning := run.tuning) is not None:
+        typed.require(tuning, TUNING)
+        if missing := TUNING.keys() - tuning.keys():
+            raise ValueError(f"tuning: {', '.join(sorted(missing))} is missing")
 
 
 def _shown(value: Any) -> Any:
