@@ -20,6 +20,7 @@ from posbench.config import (
     TuneCommand,
     known_keys,
 )
+from posbench.confidential import redacted
 from posbench.errors import SweepFailed, UserError
 
 LONGEST = 2000  # characters of a line
@@ -29,7 +30,7 @@ def complain(line: str) -> None:
     """One red line on stderr."""
     from rich.console import Console
 
-    said = printable(line)
+    said = redacted(printable(line))
     if len(said) > LONGEST:
         said = f"{said[:LONGEST]} ..."
     Console(stderr=True, soft_wrap=True).print(
@@ -126,6 +127,8 @@ def _keys() -> set[str]:
 
 def _config_value(error: OmegaConfBaseException) -> str:
     first = str(error.msg or error).splitlines()[0]
+    if "is not a ListConfig" in first:
+        first = "must be a list, as in [1,2]"
     key = error.full_key or ""
     if "Missing mandatory value" in first or "MissingMandatory" in type(error).__name__:
         return f"{key}: must be given, e.g. {key}=..."
