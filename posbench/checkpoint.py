@@ -103,7 +103,9 @@ def step_of(folder: Path) -> int:
 
 
 def _all(run: Path) -> list[Path]:
-    found = {path: path.name.removeprefix("step-") for path in (run / "checkpoints").glob("step-*")}
+    found = {
+        path: path.name.removeprefix("step-") for path in (run / "checkpoints").glob("step-*")
+    }
     return sorted((p for p, n in found.items() if n.isdecimal()), key=lambda p: int(found[p]))
 
 

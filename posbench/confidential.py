@@ -1,4 +1,4 @@
-"""Secrets of the environment: keys, tokens and passwords, which go into no run folder and no log."""
+"""The environment's secrets, keys, tokens and passwords: they go into no run folder and no log."""
 
 from __future__ import annotations
 

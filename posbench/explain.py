@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf.errors import OmegaConfBaseException
 
+from posbench.confidential import redacted
 from posbench.config import (
     ClaimsCommand,
     DescribeCommand,
@@ -20,7 +21,6 @@ from posbench.config import (
     TuneCommand,
     known_keys,
 )
-from posbench.confidential import redacted
 from posbench.errors import SweepFailed, UserError
 
 LONGEST = 2000  # characters of a line

@@ -46,7 +46,7 @@ class _Search:
         if not module or target in self.seen:
             return False
         self.seen.add(target)
-        return any(map(self.is_usable, self._origins(module, name))) or METHODS <= self.methods
+        return any(map(self.is_usable, self._origins(module, name))) or self.methods >= METHODS
 
     def _origins(self, module: str, name: str) -> Iterator[str]:
         """The bases of a class, or where a name was imported from."""

@@ -30,10 +30,18 @@ NUMBERS = st.one_of(
     st.floats(-2, 2).map(str),
 )
 TEXT = st.one_of(
-    st.sampled_from(["", " ", "null", "true", "off", "???", "[]", "{}", "[[1]]", "{a:1}", "[null]"]),
-    st.sampled_from(["''", "'a b'", "'\\''", "é", "国", "'\u202e'", "'\x1b[31m'", "'\0'", "-x", "..", "/"]),
-    st.sampled_from(["${seed}", "${nowhere}", "${oc.env:HOME}", "'${'", "'\\${x}'", "$x", "a,b", "a:b"]),
-    st.sampled_from(["choice(1,2)", "range(3)", "glob(*)", "'[red]'", "'%s'", "'~nobody/x'", "(", "'"]),
+    st.sampled_from(
+        ["", " ", "null", "true", "off", "???", "[]", "{}", "[[1]]", "{a:1}", "[null]"]
+    ),
+    st.sampled_from(
+        ["''", "'a b'", "'\\''", "é", "国", "'\u202e'", "'\x1b[31m'", "'\0'", "-x", "..", "/"]
+    ),
+    st.sampled_from(
+        ["${seed}", "${nowhere}", "${oc.env:HOME}", "'${'", "'\\${x}'", "$x", "a,b", "a:b"]
+    ),
+    st.sampled_from(
+        ["choice(1,2)", "range(3)", "glob(*)", "'[red]'", "'%s'", "'~nobody/x'", "(", "'"]
+    ),
     st.text(max_size=6).map(lambda text: "'" + text.replace("\\", "").replace("'", "") + "'"),
 )
 NAMES = {
@@ -122,7 +130,9 @@ def sources(text: Path) -> Words:
     )
 
 
-TARGETS = st.sampled_from(["os.system", "builtins.dict", "5", "null", "", "a.b", "'.'", "[a]", "''"])
+TARGETS = st.sampled_from(
+    ["os.system", "builtins.dict", "5", "null", "", "a.b", "'.'", "[a]", "''"]
+)
 CLASSES = st.tuples(st.sampled_from(["encoding", "corpus", "tokenizer"]), TARGETS).map(
     lambda found: [f"{found[0]}._target_={found[1]}"]
 )

@@ -29,7 +29,9 @@ from tests.toy import train as train_toy
 
 SECONDS = 60  # for one example; most take less than one
 EXAMPLES = int(os.environ.get("POSBENCH_FUZZ", "2000"))
-SMALL = "train.steps=2 eval.lengths=[16,24] eval.tokens=64 eval.probe_trials=4 eval.stride=8".split()
+SMALL = (
+    "train.steps=2 eval.lengths=[16,24] eval.tokens=64 eval.probe_trials=4 eval.stride=8".split()
+)
 SMALL += "eval.segment=8 eval.probe_distances=[16]".split()
 
 

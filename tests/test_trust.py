@@ -50,7 +50,9 @@ def test_a_class_of_the_users_own_is_known_without_running_it(modules: Path, tar
 
 def test_every_class_in_conf_is_let_through() -> None:
     conf = Path(__file__).parents[1] / "conf"
-    found = re.findall(r"^_target_: (\S+)", "".join(p.read_text() for p in conf.glob("*/*.yaml")), re.M)
+    found = re.findall(
+        r"^_target_: (\S+)", "".join(p.read_text() for p in conf.glob("*/*.yaml")), re.M
+    )
     assert len(found) > 40
     for target in found:
         trust.require("conf", target)
@@ -63,7 +65,12 @@ def test_every_class_in_conf_is_let_through() -> None:
         *["direct.B", "direct", "direct.A.A", "nowhere.A", "sources.A.load", "inside.deep.er.A"],
         *["os.system", "subprocess.Popen", "builtins.eval", "antigravity.A", "this.s", "sys.exit"],
         *["posbench.__main__.main", "posbench.cli.main", "posbench.files.json", "posbench"],
-        *["posbench.config.Config", "posbench.speed.child.main", "numpy.ndarray", "torch.nn.Linear"],
+        *[
+            "posbench.config.Config",
+            "posbench.speed.child.main",
+            "numpy.ndarray",
+            "torch.nn.Linear",
+        ],
         *["", ".", "..", "a..b", "../direct.A", "/etc/passwd", "direct .A", "A", "__main__.A"],
         *[None, 5, ["direct.A"], {"direct": "A"}],
     ],

@@ -1,4 +1,4 @@
-"""A run folder from a stranger: nothing in it is executed, resolved, unpickled or written through."""
+"""A run folder from a stranger: nothing in it is run, resolved, unpickled or written through."""
 
 from __future__ import annotations
 

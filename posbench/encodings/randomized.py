@@ -19,7 +19,6 @@ from posbench.encodings.rope import RoPE
 from posbench.encodings.sinusoidal import Sinusoidal
 from posbench.encodings.t5 import T5Bias
 
-
 MOST = 2**24  # each batch is a permutation of them
 
 
