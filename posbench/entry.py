@@ -53,7 +53,8 @@ def command(
                 return
             except Exception as error:  # a launcher that loses a worker gives up its other jobs
                 if not sweep.current.multirun:
-                    raise _composing(error) from error
+                    _told(error)
+                    raise
                 raise _failed(f"the sweep broke off ({one_line(error)}): ") from error
             if sweep.current.multirun and sweep.failures():
                 raise _failed()
@@ -67,11 +68,10 @@ def command(
     return decorate
 
 
-def _composing(error: Exception) -> Exception:
-    """What Hydra raised itself, as the tasks' errors are kept: about a word of the command line."""
+def _told(error: Exception) -> None:
+    """Raise UserError for what Hydra, not a task, raised about a word of the command line."""
     if isinstance(error, (ValueError, TypeError, AssertionError, RecursionError)):
-        return UserError(f"the overrides cannot be read: {one_line(error)}")
-    return error
+        raise UserError(f"the overrides cannot be read: {one_line(error)}") from error
 
 
 def _failed(why: str = "") -> SweepFailed:

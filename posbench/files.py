@@ -85,6 +85,13 @@ def require_own(path: Path) -> None:
         raise UserError(f"{path} is a link or no file, and nothing is written through it")
 
 
+def require_own_below(folder: Path, read: str) -> None:
+    """The same of everything in a folder but the part of it that is only read."""
+    for path in folder.rglob("*"):
+        if path.relative_to(folder).parts[0] != read:
+            require_own(path)
+
+
 def _last_byte(file: BinaryIO, end: int) -> bytes:
     file.seek(end - 1)
     return file.read(1)

@@ -1,4 +1,4 @@
-"""Names of any kind: in run folders, and so in every output of a report; of and in corpus files."""
+"""Names of any kind: in run folders, and so in all that a report writes; of and in corpus files."""
 
 from __future__ import annotations
 
