@@ -25,12 +25,14 @@ from posbench.tokenizer import Tokenizer
 
 
 def shape(config: Config) -> Shape:
-    """Raises UserError where heads do not divide the width, or a size is not positive."""
+    """Raises UserError where heads do not divide the width, or a size is not positive, or there is
+    not even memory for a model without a vocabulary."""
     for name in ("width", "heads", "layers", "feed_forward"):
         if (size := getattr(config.model, name)) < 1:
             raise UserError(f"model.{name}={size} must be at least 1")
     if not 0 <= config.model.dropout < 1:
         raise UserError(f"model.dropout={config.model.dropout} must lie in [0, 1)")
+    memory.require_model(config.model, vocabulary=0)
     try:
         return Shape(config.model.width, config.model.heads, config.model.layers)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Names of any kind: in run folders, and so in all that a report writes; of and in corpus files."""
+"""Names of any kind: in run folders, so in all that a report writes; of and in corpus files."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import pytest
 
 from posbench import cli
 from posbench.files import write_json
+from posbench.run_folder import RunFolder
 from tests.folders import write_run
 from tests.test_cli import one_line
 from tests.toy import train, write_text
@@ -65,7 +66,7 @@ def hostile(root: Path, name: str) -> None:
     tuning = {"trials": 2, "budget": {name: name}, "chosen": {name: name}, "untuned": {name: name}}
     for seed, state in ((1, "done"), (2, "failed")):
         made = write_run(root, f"n{seed}", seed, lambda length: 3.5 + length / 1e4)
-        config = json.loads(json.dumps(_config(made)))
+        config = json.loads(json.dumps(RunFolder(made).config()))
         for key, value in changes.items():
             group, last = key.split(".")
             config[group][last] = value
@@ -80,12 +81,6 @@ def hostile(root: Path, name: str) -> None:
         odd += [{"protocol": name, "length": 128, "reason": name, "targets": name}]
         text = "".join(json.dumps(row) + "\n" for row in [*rows, *odd])
         (made / "results.jsonl").write_text(text)
-
-
-def _config(folder: Path) -> dict[str, Any]:
-    from posbench.run_folder import RunFolder
-
-    return RunFolder(folder).config()
 
 
 @pytest.mark.parametrize("kind", NAMES)
