@@ -98,11 +98,17 @@ def _last_byte(file: BinaryIO, end: int) -> bytes:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a JSONL file; a last line cut short by a crash is left out."""
+    """The rows of a JSONL file; a last line cut short by a crash is left out.
+
+    Raises UserError for a damaged one.
+    """
     if not path.is_file():
         return []
-    lines = path.read_text(encoding="utf-8").split("\n")
-    rows = [json.loads(line) for line in lines[:-1] if line]
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+        rows = [json.loads(line) for line in lines[:-1] if line]
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: a row that is not JSON ({error})") from error
     if not all(isinstance(row, dict) for row in rows):
-        raise ValueError(f"{path.name}: a row that is no object")
+        raise UserError(f"{path}: a row that is no object")
     return rows

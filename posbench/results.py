@@ -11,13 +11,14 @@ import math
 import re
 import typing
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from posbench import typed
+from posbench.errors import UserError
 from posbench.files import append_row, read_rows, replacing, require_own
 from posbench.protocols import Window
 
@@ -83,8 +84,7 @@ def shown(result: Result) -> dict[str, float | None]:
 def read(folder: Path) -> list[Result]:
     """All results of a run, the latest of each protocol, length, extension and set of targets."""
     latest: dict[tuple[str, int, str | None, str | None], Result] = {}
-    for row in read_rows(folder / "results.jsonl"):
-        result = _typed(Result, row)
+    for result in _rows(Result, folder / "results.jsonl"):
         latest[result.protocol, result.length, result.extension, result.targets] = result
     return list(latest.values())
 
@@ -92,11 +92,15 @@ def read(folder: Path) -> list[Result]:
 Row = TypeVar("Row", Result, "ProbeResult")  # of results.jsonl, of probes.jsonl
 
 
-def _typed(kind: type[Row], row: dict[str, Any]) -> Row:
-    """A row of a file. Raises ValueError for a value of another type."""
+def _rows(kind: type[Row], path: Path) -> Iterator[Row]:
+    """Each row of a file. Raises UserError for a value of another type, or one that is missing."""
     types = typing.get_type_hints(kind)
-    typed.require(row, types)
-    return kind(**{key: value for key, value in row.items() if key in types})
+    for row in read_rows(path):
+        try:
+            typed.require(row, types)
+            yield kind(**{key: value for key, value in row.items() if key in types})
+        except (ValueError, TypeError) as error:
+            raise UserError(f"{path}: not a row of results ({error})") from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,7 +216,6 @@ def append_probe(folder: Path, result: ProbeResult) -> None:
 def read_probes(folder: Path) -> list[ProbeResult]:
     """All of a run, the latest of each probe, distance, extension and set of trials."""
     latest: dict[tuple[str, int, str | None, str], ProbeResult] = {}
-    for row in read_rows(folder / "probes.jsonl"):
-        result = _typed(ProbeResult, row)
+    for result in _rows(ProbeResult, folder / "probes.jsonl"):
         latest[result.probe, result.distance, result.extension, result.trials_hash] = result
     return list(latest.values())

@@ -134,10 +134,10 @@ def files(finished: Path) -> st.SearchStrategy[dict[str, Any]]:
 
 SPOILED = 10
 COMMANDS = {  # and the examples of each, of 100
-    "train": (fuzzed.train(Path("text")), 55),
-    "eval": (fuzzed.score(), 14),
-    "report": (fuzzed.report(), 10),
-    "describe": (fuzzed.describe(), 10),
+    "train": (fuzzed.train(Path("text")), 40),
+    "eval": (fuzzed.score(), 12),
+    "report": (fuzzed.report(), 18),
+    "describe": (fuzzed.describe(), 17),
     "check": (fuzzed.of_group("encoding"), 2),
     "speed": (fuzzed.speed(), 1),
 }
@@ -176,7 +176,7 @@ def fuzz_files(finished: Path, how: settings) -> None:
     how(given(files(finished))(once))()
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "speed"])  # it is slow
 def test_a_command_line_does_as_it_says_or_says_why(command: str, finished: Path) -> None:
     fuzz(command, finished, examples(COMMANDS[command][1]))
 

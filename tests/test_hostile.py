@@ -15,8 +15,11 @@ from typing import Any
 import pytest
 
 from posbench import cli
+from posbench.errors import UserError
+from posbench.explain import complain
 from posbench.files import write_json
 from posbench.run_folder import RunFolder
+from posbench.sources import Files
 from tests.folders import write_run
 from tests.test_cli import one_line
 from tests.toy import train, write_text
@@ -83,29 +86,35 @@ def hostile(root: Path, name: str) -> None:
         (made / "results.jsonl").write_text(text)
 
 
-@pytest.mark.parametrize("kind", NAMES)
-def test_no_output_of_a_report_obeys_a_name(tmp_path: Path, capfd: Output, kind: str) -> None:
-    hostile(tmp_path / "runs", NAMES[kind])
-    asked = ["report.formats=[terminal,markdown,csv,latex,html]", "report.figures=[svg]"]
-    words = [f"runs=[{tmp_path}/runs]", f"folder={tmp_path}", "report.draws=100", *asked]
+def test_no_output_of_a_report_obeys_a_name(tmp_path: Path, capfd: Output) -> None:
+    for kind, name in NAMES.items():
+        hostile(tmp_path / "runs" / kind, name)
+    formats = "report.formats=[terminal,markdown,csv,latex,html]"
+    words = [f"runs=[{tmp_path}/runs]", f"folder={tmp_path}", "report.draws=100", formats]
     assert cli.run(["report", *words]) == 0
     shown = capfd.readouterr()
-    texts = {path: path.read_text() for path in tmp_path.glob("report.*")}
-    assert {path.suffix for path in texts} == {".md", ".csv", ".tex", ".html"}
+    texts = {path.suffix: path.read_text() for path in tmp_path.glob("report.*")}
+    assert texts.keys() == {".md", ".csv", ".tex", ".html"}
     for text in [shown.out, shown.err, *texts.values()]:
         assert not OBEYED.search(text)
-    _check_html(texts[tmp_path / "report.html"])
-    _check_csv(texts[tmp_path / "report.csv"])
-    _check_markdown(texts[tmp_path / "report.md"])
-    tex = [line for line in texts[tmp_path / "report.tex"].splitlines() if line[:1] != "%"]
+    assert "[red]" in shown.out
+    _check_html(texts[".html"])
+    _check_csv(texts[".csv"])
+    _check_markdown(texts[".md"])
+    tex = [line for line in texts[".tex"].splitlines() if line[:1] != "%"]
     assert not re.search(r"\\(input|write)", "".join(tex))
+
+
+@pytest.mark.parametrize("kind", ["tag", "comment", "escape", "surrogate"])
+def test_no_figure_obeys_a_name(tmp_path: Path, kind: str) -> None:
+    hostile(tmp_path / "runs", NAMES[kind])
+    words = [f"runs=[{tmp_path}/runs]", f"folder={tmp_path}", "report.draws=100"]
+    assert cli.run(["report", *words, "report.formats=[]", "report.figures=[svg]"]) == 0
     figures = list((tmp_path / "figures").glob("*.svg"))
     assert figures
     for figure in figures:
         drawn = [each.tag.rpartition("}")[2] for each in ElementTree.parse(figure).iter()]
         assert "script" not in drawn
-    if kind == "markup":
-        assert "[red]" in shown.out
 
 
 def _check_html(page: str) -> None:
@@ -132,23 +141,28 @@ def _check_markdown(text: str) -> None:
         assert len(set(cells)) == 1, block
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *["-rf.txt", "--help.txt", "a\nb.txt", "a\rb.txt", "\x1b[31m.txt", "[red].txt", " .txt"],
-        *["é.txt", "国.txt", "\u202e.txt", "$(id).txt", "`id`.txt", "%s.txt", "x" * 200 + ".txt"],
-        *["*.txt", "?.txt", "[a].txt", "..txt", "a..txt", "'.txt", '".txt', "\\.txt", "a,b=c.txt"],
-        *["\udcff\udcfe.txt", "CON", "~", "${oc.env:HOME}", "con.jsonl.txt", "a" + ".txt" * 40],
-    ],
-)
-def test_a_corpus_file_of_any_name(tmp_path: Path, capfd: Output, name: str) -> None:
-    write_text(tmp_path / "text")
-    (tmp_path / "text" / "0.txt").rename(tmp_path / "text" / name)
+FILES = [
+    *["-rf.txt", "--help.txt", "a\nb.txt", "a\rb.txt", "\x1b[31m.txt", "[red].txt", " .txt"],
+    *["é.txt", "国.txt", "\u202e.txt", "$(id).txt", "`id`.txt", "%s.txt", "x" * 200 + ".txt"],
+    *["*.txt", "?.txt", "[a].txt", "a..txt", "'.txt", '".txt', "\\.txt", "a,b=c.txt", "~"],
+    *["\udcff\udcfe.txt", "CON", "${oc.env:HOME}", "con.jsonl.txt", "a" + ".txt" * 40],
+]
+
+
+def test_corpus_files_of_any_name(tmp_path: Path) -> None:
+    text = (write_text(tmp_path / "text") / "0.txt").read_text()
+    for name in FILES:
+        (tmp_path / "text" / name).write_text(f"{text} {len(name)}")
     assert train(tmp_path, "encoding=alibi train.steps=1 eval.lengths=[16]") == 0
-    (tmp_path / "text" / name).write_bytes(b"\xff")
-    if name.startswith("."):
-        return  # hidden: not read
-    assert train(tmp_path, "encoding=alibi train.steps=1 run.name=x") == 1
+    assert len(Files(str(tmp_path / "text"), "text", "mine")._files()) == 3 + len(FILES)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_an_error_tells_any_name_in_one_line(tmp_path: Path, capfd: Output, name: str) -> None:
+    (tmp_path / name).write_bytes(b"\xff")
+    with pytest.raises(UserError) as caught:
+        Files(str(tmp_path), "text", "mine").load()
+    complain(str(caught.value))
     said = one_line(capfd)
     assert "not UTF-8" in said
     assert not OBEYED.search(said)
