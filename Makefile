@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help install demo report test lint format constraints clean
+.PHONY: help install demo report test test-all lint format constraints clean
 
 help: ## list the targets
 	@echo "posbench: make <target>"
@@ -23,6 +23,9 @@ report: .venv/.runtime ## compare the runs in outputs/
 	@$(BIN)/posbench report
 
 test: .venv/.dev ## run the tests (ARGS='-k alibi' for some of them)
+	@$(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal -m 'not long' $(ARGS)
+
+test-all: .venv/.dev ## the long ones too: half an hour
 	@$(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
 
 lint: .venv/.dev ## check style, format and types
@@ -39,7 +42,7 @@ constraints: .venv/.dev ## remake constraints.txt: the newest of everything but 
 	@rm -rf build/constraints && mkdir -p build && grep '^torch==' constraints.txt > build/torch.txt
 	@$(BIN)/python -m venv build/constraints
 	@build/constraints/bin/python -m pip --disable-pip-version-check --no-input install -q \
-		-c build/torch.txt '.[dev,china_law,oracles,sympy]'
+		-c build/torch.txt '.[dev,china_law,oracles,ray,sympy]'
 	@{ sed '/^[^#]/,$$d' constraints.txt; build/constraints/bin/python -m pip freeze --all \
 		--exclude pip --exclude posbench | sed 's/^\(torch==[^+]*\)+.*/\1/'; } > build/constraints.txt
 	@mv build/constraints.txt constraints.txt && rm -rf build/constraints build/torch.txt

@@ -6,9 +6,11 @@ tensors, state.json the step and the sha256 of both.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
-import shutil
+import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from posbench.errors import UserError
-from posbench.files import replacing_folder
+from posbench.files import remove_folder, replacing_folder
 
 KEEP = 2  # the newest, and one before it
 FILES = ("model.safetensors", "training.safetensors")
@@ -44,14 +46,19 @@ def save(
         for key, value in state.items():
             training[f"optimizer.{names[parameter]}.{key}"] = value.contiguous()
     with replacing_folder(folder) as temporary:
-        save_file(_contiguous(model.state_dict()), temporary / "model.safetensors")
-        save_file(training, temporary / "training.safetensors")
+        _write(_contiguous(model.state_dict()), temporary / "model.safetensors")
+        _write(training, temporary / "training.safetensors")
         digests = {name: _digest(temporary / name) for name in FILES}
         state = {"step": step, "sha256": digests}
         (temporary / "state.json").write_text(json.dumps(state))
-    for old in _all(run)[:-KEEP]:
-        shutil.rmtree(old)
+    prune(run)
     return folder
+
+
+def prune(run: Path) -> None:
+    """Remove the checkpoints beyond KEEP."""
+    for old in _all(run)[:-KEEP]:
+        remove_folder(old)
 
 
 def latest(run: Path) -> Path | None:
@@ -111,6 +118,16 @@ def _all(run: Path) -> list[Path]:
 
 def _contiguous(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.contiguous() for name, tensor in state.items()}
+
+
+def _write(tensors: dict[str, Tensor], path: Path) -> None:
+    """Raises OSError, as other writes do."""
+    try:
+        save_file(tensors, path)
+    except SafetensorError as error:
+        code = re.search(r"os error (\d+)", str(error))
+        number = int(code[1]) if code is not None else errno.EIO
+        raise OSError(number, os.strerror(number), str(path)) from error
 
 
 def _read(folder: Path, name: str) -> dict[str, Tensor]:

@@ -12,10 +12,13 @@ import os
 import signal
 import sys
 
+from posbench import torchrun
+
 COMMANDS = {
     "train": "train, evaluate at every length, print the row; -m sweeps",
     "tune": "the same number of trials for every encoding; train tuned=true uses what they chose",
     "eval": "score a finished run again: posbench eval run=FOLDER eval.lengths=[128,4096]",
+    "repro": "are a run's first steps the same to the last bit here? posbench repro FOLDER",
     "report": "every run under outputs/ as tables, curves and report.html",
     "claims": "the documents' eleven claims, tried now or read off the runs; claims.md",
     "check": "does an encoding keep what every encoding promises? posbench check encoding=mine",
@@ -24,14 +27,19 @@ COMMANDS = {
     "published": "result tables of papers, to compare with: posbench published name=press2022",
     "encodings": "the encodings and the cells of the attention each one fills",
 }
-TAKES_RUNS = ("report", "claims")  # words without a key are run folders or globs
+TAKES_RUN = ("eval", "repro")  # a word without a key is a run folder
+TAKES_RUNS = ("report", "claims")  # such words are run folders or globs
+SHARED = ("train", "eval")  # with the processes that torchrun starts
 COMPLETION = ("-sc", "--shell-completion")
 
 
 def main() -> None:
     """Console entry point: `posbench COMMAND [key=value ...]`."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    if torchrun.processes() > 1:  # where one leaves, torchrun tells the others to, and they do
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:
@@ -42,12 +50,24 @@ def run(arguments: list[str]) -> int:
         return 0
     if command in COMPLETION:
         return _complete(rest)
+    if torchrun.processes() > 1 and command not in SHARED:
+        if torchrun.rank() == 0:
+            print(f"error: {command} is for one process: run it without torchrun", file=sys.stderr)
+        return 2
     if command not in COMMANDS:
         close = difflib.get_close_matches(command, COMMANDS, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
         print(f"error: {command}: no such command{hint} ({', '.join(COMMANDS)})", file=sys.stderr)
         return 2
-    return _dispatch(command, with_runs(rest) if command in TAKES_RUNS else rest)
+    if command in TAKES_RUNS:
+        rest = with_runs(rest)
+    elif command in TAKES_RUN:
+        runs, rest = apart(rest)
+        if len(runs) > 1:
+            print(f"error: {command} takes one run folder: {', '.join(runs)}", file=sys.stderr)
+            return 2
+        rest += [f"run={quoted(run)}" for run in runs]
+    return _dispatch(command, rest)
 
 
 def usage() -> str:
@@ -63,18 +83,31 @@ def usage() -> str:
 
 
 def with_runs(words: list[str]) -> list[str]:
-    """Words that are neither a flag, nor a flag's value, nor key=value, as runs=[...]."""
+    """Words that name runs as runs=[...], after the rest."""
+    runs, rest = apart(words)
+    return [*rest, f"runs=[{','.join(map(quoted, runs))}]"] if runs else rest
+
+
+def quoted(run: str) -> str:
+    """A path as a value in Hydra's grammar."""
+    return "'" + run.replace("'", "\\'") + "'"
+
+
+def apart(words: list[str]) -> tuple[list[str], list[str]]:
+    """Words that are neither a flag, nor a flag's value, nor an override; and the rest."""
     runs: list[str] = []
     rest: list[str] = []
     for word, before in zip(words, ["", *words], strict=False):
-        is_run = "=" not in word and not word.startswith("-") and not before.startswith("-")
+        is_run = "=" not in word and not word.startswith(("-", "~")) and not before.startswith("-")
         (runs if is_run else rest).append(word)
-    quoted = ["'" + run.replace("'", "\\'") + "'" for run in runs]
-    return [*rest, f"runs=[{','.join(quoted)}]"] if runs else rest
+    return runs, rest
 
 
 def _dispatch(command: str, rest: list[str]) -> int:
     """Run one command under Hydra; a user's mistake is one line, a defect a traceback."""
+    if torchrun.processes() > 1:
+        # A DistributedDataParallel that looks for unused parameters warns where there are none.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from posbench.explain import exit_with, interrupted
 
     asked = os.environ.get("HYDRA_FULL_ERROR")  # 1: the user wants tracebacks

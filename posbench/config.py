@@ -97,12 +97,13 @@ class TrackingConfig:
 @dataclass
 class DeviceConfig:
     device: str  # auto, cpu, cuda
-    threads: int  # 0: as many as there are cores
+    threads: int  # 0: as many as there are cores, shared by the jobs that run at once
 
 
 @dataclass
 class RuntimeConfig(DeviceConfig):
     dtype: str  # auto, float32, bfloat16 (autocast in training; evaluation is float32)
+    memory_fraction: float = 1.0  # of a GPU, at most; earlier runs have none
 
 
 @dataclass
@@ -188,6 +189,30 @@ class EvalCommand:
     eval: EvalChanges
     tracking: TrackingChanges
     runtime: DeviceConfig
+
+
+@dataclass
+class ReproConfig:
+    steps: int  # replayed, and as many more as the run's second logged row needs
+    score: bool  # a finished run's first length is scored again too
+
+
+@dataclass
+class MachineChanges:
+    """What to replay a run on, each null to keep what it was trained on."""
+
+    device: str | None
+    dtype: str | None
+    threads: int | None
+
+
+@dataclass
+class ReproCommand:
+    """`posbench repro`."""
+
+    run: str
+    repro: ReproConfig
+    runtime: MachineChanges
 
 
 @dataclass

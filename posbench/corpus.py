@@ -151,7 +151,7 @@ def _write_split(
     with open(folder / f"{split}.bin", "wb") as file:
         for chunk in _chunks(documents):
             for ids in tokenizer.encode_batch([document.text for document in chunk]):
-                np.array([tokenizer.bos, *ids], dtype=dtype).tofile(file)
+                file.write(np.array([tokenizer.bos, *ids], dtype=dtype).tobytes())
                 lengths.append(1 + len(ids))
     return {"names": [d.name for d in documents], "ends": np.cumsum(lengths).tolist()}
 

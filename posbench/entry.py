@@ -9,7 +9,7 @@ import hydra
 from omegaconf import DictConfig
 
 from posbench import sweep
-from posbench.errors import SweepFailed, UserError
+from posbench.errors import Parted, SweepFailed, UserError
 from posbench.explain import complain, is_users, one_line
 from posbench.sweep import Habits, Settled
 
@@ -47,6 +47,8 @@ def command(
                 hydra.main(
                     version_base="1.3", config_path="pkg://posbench.conf", config_name=config_name
                 )(guarded)()
+            except Parted as parted:
+                raise parted.error from None
             except Settled as settled:
                 if settled.error is not None:
                     raise settled.error from None

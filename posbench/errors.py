@@ -15,3 +15,11 @@ class SweepFailed(UserError):
     def __init__(self, message: str, details: Sequence[str]) -> None:
         super().__init__(message)
         self.details = details
+
+
+class Parted(BaseException):
+    """A process of several failed where the others do not know: none can go on to another job."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error

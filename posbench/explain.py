@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf.errors import OmegaConfBaseException
 
+from posbench import torchrun
 from posbench.confidential import redacted
 from posbench.config import (
     ClaimsCommand,
@@ -17,17 +19,23 @@ from posbench.config import (
     EvalCommand,
     PublishedCommand,
     ReportCommand,
+    ReproCommand,
     SpeedCommand,
     TuneCommand,
     known_keys,
 )
 from posbench.errors import SweepFailed, UserError
+from posbench.launcher import EXTRAS
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # disk, quota, largest file
 
 LONGEST = 2000  # characters of a line
 
 
-def complain(line: str) -> None:
-    """One red line on stderr."""
+def complain(line: str, details: Sequence[str] = ()) -> None:
+    """One red line on stderr, and plain ones, whatever the number of processes."""
+    if not _first_to_say():
+        return
     from rich.console import Console
 
     said = redacted(printable(line))
@@ -36,20 +44,30 @@ def complain(line: str) -> None:
     Console(stderr=True, soft_wrap=True).print(
         "error:", said, style="red", markup=False, highlight=False
     )
+    for detail in details:
+        print(detail, file=sys.stderr)
+
+
+def _first_to_say() -> bool:
+    if torchrun.processes() == 1:
+        return True
+    from posbench import distributed  # takes torch's seconds
+
+    return distributed.first_to_say()
 
 
 def is_users(error: BaseException) -> bool:
     """Whether an error is about what was asked, so that a traceback would not help."""
     kinds = (UserError, HydraException, OmegaConfBaseException, OSError)
-    return isinstance(error, kinds) or is_memory(error)
+    return isinstance(error, kinds) or is_out_of_memory(error)
 
 
-def is_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """PyTorch's own class, not imported here, is for devices; on a CPU it raises RuntimeError."""
     return (
         isinstance(error, MemoryError)
         or type(error).__name__ == "OutOfMemoryError"
-        or "can't allocate memory" in str(error)
+        or any(words in str(error) for words in ("can't allocate memory", "std::bad_alloc"))
     )
 
 
@@ -69,10 +87,11 @@ def one_line(error: BaseException) -> str:
         if (key := re.search(r"Could not override '(.+?)'", str(error))) is not None:
             return _missing_key(key[1], cause)
         return _with_cause(error)
-    if is_memory(error) and not isinstance(error, UserError):
-        return f"not enough memory ({' '.join(str(error).split())}); lower the sizes"
+    if is_out_of_memory(error) and not isinstance(error, UserError):
+        return f"out of memory ({' '.join(str(error).split())}); lower the sizes"
     if isinstance(error, OSError) and error.filename:
-        return f"{error.filename}: {error.strerror}"
+        hint = "; make room, then repeat the command" if error.errno in FULL else ""
+        return f"{error.filename}: {error.strerror}{hint}"
     return " ".join(str(error).split()) or type(error).__name__
 
 
@@ -93,6 +112,10 @@ def _missing_choice(error: MissingConfigException) -> str:
     options = sorted(str(option) for option in error.options or [])
     if not group or not options:
         return " ".join(str(error).split())
+    if group == "hydra/launcher" and name in EXTRAS:
+        return (
+            f"{group}={name}: its plugin is not installed; pip install 'posbench[{EXTRAS[name]}]'"
+        )
     return (
         f"{group}={name}: there is no such {group}{nearest(name, options)} ({', '.join(options)})"
     )
@@ -118,6 +141,7 @@ def _keys() -> set[str]:
         SpeedCommand,
         TuneCommand,
         EvalCommand,
+        ReproCommand,
         ReportCommand,
         ClaimsCommand,
         PublishedCommand,
@@ -139,13 +163,12 @@ def exit_with(error: BaseException) -> int:
     """Report a user's error in a line; anything else is a defect and shows its traceback."""
     if not is_users(error):
         raise error
-    complain(one_line(error))
-    for detail in error.details if isinstance(error, SweepFailed) else ():
-        print(detail, file=sys.stderr)
+    complain(one_line(error), error.details if isinstance(error, SweepFailed) else ())
     return 1
 
 
 def interrupted(error: KeyboardInterrupt) -> int:
     """Say that a command was stopped, and how far it came if it knows; the exit code."""
-    print(f"\n{str(error) or 'interrupted'}", file=sys.stderr)
+    if _first_to_say():
+        print(f"\n{str(error) or 'interrupted'}", file=sys.stderr)
     return 130

@@ -1,8 +1,9 @@
-"""Files that are whole or absent: written beside, flushed, renamed."""
+"""Files that are whole or absent: written beside, flushed, renamed. Errors name the file."""
 
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import shutil
@@ -15,35 +16,75 @@ from posbench.errors import UserError
 
 
 @contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """OSErrors of writing name path: a full disk's name no file, a temporary one's nobody's."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+@contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary name to write a file under; it takes path's place if the block succeeds."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        sync(temporary)
-        temporary.replace(path)
-        sync(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
+    temporary = _temporary(path)
+    with naming(path):
+        try:
+            yield temporary
+            sync(temporary)
+            temporary.replace(path)
+            sync(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
     """The same for a folder and the files directly in it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    try:
-        yield temporary
-        for file in temporary.iterdir():
-            sync(file)
-        sync(temporary)
-        if path.exists():
-            shutil.rmtree(path)
-        temporary.replace(path)
-        sync(path.parent)
-    finally:
+    temporary = _temporary(path)
+    with naming(path):
         shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        try:
+            yield temporary
+            for file in temporary.iterdir():
+                sync(file)
+            sync(temporary)
+            if path.exists():
+                remove_folder(path)
+            temporary.replace(path)
+            sync(path.parent)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def remove_folder(path: Path) -> None:
+    """Whole or gone: a folder loses its name before its files."""
+    leaving = _temporary(path, "old")
+    path.rename(leaving)
+    shutil.rmtree(leaving)
+
+
+def clear_temporaries(folder: Path) -> None:
+    """Remove what killed writers of a folder, and in it, left. Only for who is alone there."""
+    own = folder.parent.glob(_temporary_names(folder.name))
+    for path in (*own, *folder.glob(_temporary_names()), *folder.glob(f"*/{_temporary_names()}")):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _temporary(path: Path, *words: str) -> Path:
+    """A name beside path that no other process uses."""
+    return path.with_name(".".join(("", path.name, str(os.getpid()), *words, "tmp")))
+
+
+def _temporary_names(name: str | None = None) -> str:
+    """The glob of what `_temporary` makes of a name, or of any."""
+    return f".{'*' if name is None else glob.escape(name)}.*.tmp"
 
 
 def sync(path: Path) -> None:
@@ -71,7 +112,7 @@ def append_row(path: Path, row: dict[str, Any]) -> None:
     Raises UserError for a link: a run folder from anybody could have it point to any file.
     """
     require_own(path)
-    with path.open("a+b") as file:
+    with naming(path), path.open("a+b") as file:
         end = file.seek(0, os.SEEK_END)
         if end and _last_byte(file, end) != b"\n":
             file.seek(0)

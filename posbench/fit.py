@@ -14,9 +14,11 @@ from types import FrameType
 from typing import Protocol
 
 from posbench import checkpoint
+from posbench.config import TrainConfig
+from posbench.distributed import World
 from posbench.errors import UserError
-from posbench.files import append_row, read_rows, write_text
-from posbench.runtime import peak_memory
+from posbench.files import append_row, read_rows, sync, write_text
+from posbench.runtime import memory_for, peak_memory
 from posbench.trainer import NotFinite, Trainer
 
 log = logging.getLogger("posbench")
@@ -44,10 +46,10 @@ def fit(trainer: Trainer, folder: Path, watch: Watcher, record: Watcher) -> None
     those of a row or a checkpoint.
     Raises Stopped after Ctrl-C or SIGTERM, once saved, and Diverged when the loss is not finite.
     """
-    config = trainer.config
+    config, world = trainer.config, trainer.world
     metrics = folder / "metrics.jsonl"
     _restore(trainer, folder)
-    _forget_after(metrics, trainer.step)
+    world.by_first(lambda: _tidy(folder, metrics, trainer.step))
     for row in read_rows(metrics):
         record(row)
     trainer.model.train()
@@ -56,17 +58,19 @@ def fit(trainer: Trainer, folder: Path, watch: Watcher, record: Watcher) -> None
     with stop_requests() as stop:
         before, started = trainer.step, time.perf_counter()
         while trainer.step < config.train.steps:
-            trainer.advance()
+            with memory_for(*step_needs(config.train)):
+                trainer.advance()
             last = trainer.step == config.train.steps
             due = trainer.step % config.tracking.every == 0 or last
-            stopped = stop.is_set()
+            stopped = world.any(stop.is_set())
             save = trainer.step % config.train.checkpoint_every == 0 or last or stopped
             if not (each or due or save):
                 continue
             try:
                 loss, norm = trainer.read()
             except NotFinite as error:
-                raise _advice(error, folder) from error
+                with world.together():  # the loss is of all processes
+                    raise _advice(error, folder) from error
             seconds = time.perf_counter() - started
             rate = tokens * (trainer.step - before) / seconds
             row = {"step": trainer.step, "loss": loss, "tokens_per_second": rate}
@@ -74,9 +78,11 @@ def fit(trainer: Trainer, folder: Path, watch: Watcher, record: Watcher) -> None
             if due:
                 lr = trainer.optimizer.param_groups[0]["lr"]
                 row |= {"grad_norm": norm, "lr": lr, "peak_memory": peak_memory(trainer.device)}
-                append_row(metrics, row)
+                _write(world, metrics, row)
                 record(row)
             if save:
+                if world.leads and metrics.exists():
+                    sync(metrics)  # no checkpoint outlives its rows
                 trainer.save(folder)
             if stopped:
                 raise Stopped(
@@ -88,20 +94,34 @@ def fit(trainer: Trainer, folder: Path, watch: Watcher, record: Watcher) -> None
 
 def _restore(trainer: Trainer, folder: Path) -> None:
     """From the newest checkpoint that is whole, if there is any; raises Damaged if none is."""
-    damage = list[checkpoint.Damaged]()
-    for place in checkpoint.newest_first(folder):
+    world, damage = trainer.world, list[checkpoint.Damaged]()
+    for place in world.by_first(lambda: list(checkpoint.newest_first(folder))):
+        found: checkpoint.Damaged | None = None
         try:
             trainer.restore(place)
         except checkpoint.Damaged as error:
-            damage.append(error)
+            found = error
+        if world.any(found is not None):
+            damage.append(found or checkpoint.Damaged(f"{place}: damaged for another process"))
             continue
-        for each in damage:
+        for each in damage if world.leads else []:
             log.warning("%s; going on from the one before it, %s", each, place.name)
         return
     if damage:
-        raise checkpoint.Damaged(
-            f"{damage[0]}, and there is no other; run.overwrite=true begins again"
-        )
+        with world.together():
+            raise checkpoint.Damaged(
+                f"{damage[0]}, and there is no other; run.overwrite=true begins again"
+            )
+
+
+def _write(world: World, metrics: Path, row: dict[str, float]) -> None:
+    world.by_first(lambda: append_row(metrics, row))
+
+
+def step_needs(train: TrainConfig) -> tuple[str, str]:
+    """What a step is that memory may not suffice for, and what needs less of it."""
+    what = f"a training step of train.batch={train.batch} x train.length={train.length}"
+    return what, "try a smaller train.batch, and as much more train.accumulate"
 
 
 def _advice(error: NotFinite, folder: Path) -> Diverged:
@@ -110,6 +130,12 @@ def _advice(error: NotFinite, folder: Path) -> Diverged:
         f"{error}; last good checkpoint: {good or 'none yet'}. Try a lower "
         "optim.lr, a longer optim.warmup or runtime.dtype=float32, with run.overwrite=true"
     )
+
+
+def _tidy(folder: Path, metrics: Path, step: int) -> None:
+    """What a kill kept the last save from, and what it left beyond it."""
+    checkpoint.prune(folder)
+    _forget_after(metrics, step)
 
 
 def _forget_after(metrics: Path, step: int) -> None:

@@ -19,13 +19,14 @@ documents and not in the text of the longest window. No candidate stands in the 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from posbench.distributed import ALONE, World
 from posbench.errors import UserError
 from posbench.model import Transformer
 from posbench.protocols import Documents
@@ -150,8 +151,12 @@ def probe(
     trials: int,
     batch_tokens: int,
     device: torch.device,
+    world: World = ALONE,
 ) -> Iterator[ProbeResult]:
-    """Each probe at each distance. Raises UserError as check does, and for logits that are nan."""
+    """Each probe at each distance, by all processes of world, for all of them.
+
+    Raises UserError as check does, and for logits that are nan.
+    """
     check(documents, vocabulary, names, distances, trials)
     limit = model.encoding.max_length
     for name in names:
@@ -163,11 +168,12 @@ def probe(
                 yield ProbeResult(name, distance, None, *identity, f"no position past {limit}")
                 continue
             planted, plain = (
-                _scores(model, np.stack(windows), candidates, batch_tokens, device)
+                _scores(model, np.stack(windows), candidates, batch_tokens, device, world)
                 for windows in zip(*(trial.windows(distance) for trial in made), strict=True)
             )
-            if not np.isfinite([planted, plain]).all():
-                raise UserError(f"{name} at distance {distance}: the logits are not numbers")
+            with world.together():
+                if not np.isfinite([planted, plain]).all():
+                    raise UserError(f"{name} at distance {distance}: the logits are not numbers")
             rows = _count(made, planted, plain)
             hits, lifts = (sum(row[column] for row in rows) for column in (1, 2))
             yield ProbeResult(name, distance, hits, *identity, lifts=lifts, by_document=rows)
@@ -185,18 +191,27 @@ def _count(trials: list[Trial], planted: Scores, plain: Scores) -> list[list[int
 
 @torch.no_grad()
 def _scores(
-    model: Transformer, windows: Ids, candidates: Ids, batch_tokens: int, device: torch.device
+    model: Transformer,
+    windows: Ids,
+    candidates: Ids,
+    batch_tokens: int,
+    device: torch.device,
+    world: World,
 ) -> Scores:
     """The logits of each window's candidates after it: windows [W, T], candidates [W, C]."""
     model.eval()
     together = max(1, batch_tokens // windows.shape[1])
-    scores = []
-    for start in range(0, len(windows), together):
-        some = slice(start, start + together)
-        states, _ = model(torch.from_numpy(windows[some]).to(device))
-        logits = model.logits(states[:, -1]).float().cpu().numpy()
-        scores.append(np.take_along_axis(logits, candidates[some], 1))
-    return np.concatenate(scores)
+
+    def score(starts: Sequence[int]) -> list[Scores]:
+        scores = []
+        for start in starts:
+            some = slice(start, start + together)
+            states, _ = model(torch.from_numpy(windows[some]).to(device))
+            logits = model.logits(states[:, -1]).float().cpu().numpy()
+            scores.append(np.take_along_axis(logits, candidates[some], 1))
+        return scores
+
+    return np.concatenate(world.spread(range(0, len(windows), together), score))
 
 
 def _hash(name: str, trials: list[Trial]) -> str:

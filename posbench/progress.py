@@ -1,4 +1,8 @@
-"""What a waiting user sees: bars on a terminal, a line every few seconds elsewhere."""
+"""What a waiting user sees: bars on a terminal, a line every few seconds elsewhere.
+
+Elsewhere is also a terminal that several jobs write to at once: their bars would overwrite one
+another.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from posbench import sweep
+from posbench import launcher, sweep
 
 PLAIN_SECONDS = 10.0  # between lines where there is no terminal
 
@@ -38,7 +42,7 @@ class Display:
 
     def __init__(self, console: Console, name: str, steps: int) -> None:
         self.console, self.name, self.steps = console, name, steps
-        self.live = console.is_terminal
+        self.live = console.is_terminal and not launcher.beside_others()
         self.progress = Progress(
             TextColumn("{task.description:<30}", markup=False),
             BarColumn(bar_width=24),

@@ -70,6 +70,12 @@ class Result:
         return math.exp(min(self.nll / count, 700.0))  # e^700: the edge of a float64
 
 
+def forget(folder: Path) -> None:
+    """Drop all rows: an evaluation begins."""
+    for name in ("results.jsonl", "probes.jsonl"):
+        (folder / name).unlink(missing_ok=True)
+
+
 def append(folder: Path, result: Result) -> None:
     row = dataclasses.asdict(result)
     append_row(folder / "results.jsonl", row | shown(result))

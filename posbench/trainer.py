@@ -1,10 +1,12 @@
 """What changes from training step to training step: weights, segment memory, randomness.
 
-Shapes: B batch, T tokens, M memory.
+Shapes: B batch, of which a process of several has its lanes; T tokens, M memory, D width.
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -15,6 +17,7 @@ from torch import Tensor, nn
 from posbench import build, checkpoint
 from posbench.attention.fused import hide_from_compilers
 from posbench.config import Config
+from posbench.distributed import ALONE, World
 from posbench.loss import cross_entropy
 from posbench.model import Transformer
 from posbench.optim import optimizer, schedule
@@ -44,17 +47,19 @@ class Trainer:
         config: Config,
         device: torch.device,
         autocast: torch.dtype | None = None,
+        world: World = ALONE,
     ) -> None:
         self.model, self.stream, self.config, self.device = model, stream, config, device
-        self.autocast = autocast
+        self.autocast, self.world = autocast, world
         self.optimizer = optimizer(model, config.optim, build.positional(config))
         self.forward = model
         if config.train.compile:
             hide_from_compilers()
             torch._dynamo.reset()  # what earlier jobs of the process left
             self.forward = cast(Transformer, torch.compile(model))
-        self.memory: list[Tensor] = []  # one [B, M, D] a layer
-        self.hidden: Tensor | None = None  # [B, M]: memory of another document
+        self.forward = cast(Transformer, world.parallel(self.forward))
+        self.memory: list[Tensor] = []  # one [lanes, M, D] a layer
+        self.hidden: Tensor | None = None  # [B, M], of all lanes: memory of another document
         self.step = 0
         self.latest = torch.zeros(2, device=device)  # the loss, and the gradient norm
         self.broken = torch.zeros(3, device=device)  # step, loss, norm where one was no number
@@ -80,9 +85,13 @@ class Trainer:
         accumulate = self.config.train.accumulate
         total = torch.zeros((), device=self.device)
         for part in range(accumulate):
-            share = self._loss(self.stream.batch(self.step * accumulate + part)) / accumulate
-            share.backward()
+            batch = self.stream.batch(self.step * accumulate + part)
+            weight = len(batch.fresh[self._lanes(batch)]) / len(batch.fresh)
+            with self.world.adding(self.forward, last=part == accumulate - 1):
+                share = self._loss(batch) * weight / accumulate
+                (share * self.world.size).backward()  # it is the mean of processes that is taken
             total += share.detach()
+        self.world.sum(total)
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.config.optim.clip)
         self.latest = torch.stack((total, norm))
         bad = ~self.latest.isfinite().all()
@@ -105,8 +114,14 @@ class Trainer:
             raise NotFinite(int(step), *broken)
         return loss, norm
 
+    def _lanes(self, batch: Batch) -> slice:
+        """This process's."""
+        return self.world.share(len(batch.fresh))
+
     def _loss(self, batch: Batch) -> Tensor:
-        inputs, targets = self._moved(batch.inputs), self._moved(batch.targets)
+        """The mean over this process's lanes of a batch, in nats."""
+        lanes = self._lanes(batch)
+        inputs, targets = self._moved(batch.inputs[lanes]), self._moved(batch.targets[lanes])
         memory, hidden = self._recall(torch.as_tensor(batch.fresh))
         enabled = self.autocast is not None
         with torch.autocast(self.device.type, dtype=self.autocast, enabled=enabled):
@@ -122,9 +137,10 @@ class Trainer:
         return moved.to(self.device, non_blocking=True)
 
     def _recall(self, fresh: Tensor) -> tuple[list[Tensor] | None, Tensor | None]:
-        """The memory this batch may see, and what of it is hidden: a fresh row sees none.
+        """The memory these lanes may see, and what of it is hidden: a fresh lane sees none.
 
-        What is hidden is known here, and kept here: the device is not asked.
+        What is hidden is known here, and kept here, of all lanes: the device is not asked, and
+        every process's memory is as long.
         """
         keep, length = self.model.encoding.memory_length, self.config.train.length
         if keep == 0:
@@ -139,23 +155,64 @@ class Trainer:
         self.hidden = (now if hidden is None else torch.cat((hidden, now), 1))[:, -keep:]
         if hidden is None or not bool(hidden.any()):
             return memory, None
-        return memory, hidden.to(self.device, non_blocking=True)
+        lanes = self.world.share(len(fresh))
+        return memory, hidden[lanes].to(self.device, non_blocking=True)
+
+    def seed(self) -> None:
+        """Begin the random numbers of training.
+
+        The first process draws what one alone would. So do the others where nothing is dropped,
+        so that an encoding that draws draws the same for all lanes; else their numbers are their
+        own, by seed, rank and step.
+        """
+        seed = self.config.seed
+        if self.world.rank and self.config.model.dropout:
+            words = f"{seed} rank {self.world.rank} step {self.step}"
+            seed = int.from_bytes(hashlib.sha256(words.encode()).digest()[:8])
+        torch.manual_seed(seed)
 
     def save(self, folder: Path) -> Path:
-        extra = {"random": torch.get_rng_state()}
+        """A checkpoint of all processes; where it is."""
+        random = {"random": torch.get_rng_state()}
         if self.device.type == "cuda":
-            extra["random_cuda"] = torch.cuda.get_rng_state(self.device)
-        if self.hidden is not None:
-            extra["hidden"] = self.hidden
-        extra |= {f"memory.{number:03d}": past for number, past in enumerate(self.memory)}
-        return checkpoint.save(folder, self.step, self.model, self.optimizer, extra)
+            random["random_cuda"] = torch.cuda.get_rng_state(self.device)
+        memory = [past.cpu() for past in self.memory]
+        everyone = self.world.gather_at_first((random, memory))
+
+        def write() -> Path:
+            extra = {} if self.hidden is None else {"hidden": self.hidden}
+            for rank, (states, _) in enumerate(everyone):
+                extra |= {name + _suffix(rank): state for name, state in states.items()}
+            layers = zip(*(memory for _, memory in everyone), strict=True)
+            for number, parts in enumerate(layers):
+                extra[f"memory.{number:03d}"] = torch.cat(parts)
+            return checkpoint.save(folder, self.step, self.model, self.optimizer, extra)
+
+        return self.world.by_first(write)
 
     def restore(self, folder: Path) -> None:
+        """Go on from a checkpoint: to the last bit with as many processes as wrote it.
+
+        With another number what is dropped differs, in the processes that come anew.
+        """
         checkpoint.load_model(folder, self.model)
         self.step, extra = checkpoint.load_training(folder, self.model, self.optimizer)
-        torch.set_rng_state(extra["random"])
-        if "random_cuda" in extra:
-            torch.cuda.set_rng_state(extra["random_cuda"], self.device)
+        self._restore_random(extra)
         self.hidden = extra.get("hidden")
         memory = sorted(name for name in extra if name.startswith("memory."))
-        self.memory = [extra[name].to(self.device) for name in memory]
+        lanes = self.world.share(self.config.train.batch)
+        self.memory = [extra[name][lanes].to(self.device) for name in memory]
+
+    def _restore_random(self, extra: Mapping[str, Tensor]) -> None:
+        own = _suffix(self.world.rank if self.config.model.dropout else 0)
+        if f"random{own}" not in extra:
+            self.seed()
+            return
+        torch.set_rng_state(extra[f"random{own}"])
+        if f"random_cuda{own}" in extra:
+            torch.cuda.set_rng_state(extra[f"random_cuda{own}"], self.device)
+
+
+def _suffix(rank: int) -> str:
+    """Of the names of a process's random states."""
+    return f".{rank:03d}" if rank else ""

@@ -35,6 +35,7 @@ def tune(config: TuneCommand, console: Console) -> Record:
     dtype = runtime.training_dtype(config.runtime, device)
     runtime.keep_freed_memory()
     runtime.set_threads(config.runtime)
+    runtime.limit_memory(config.runtime, device)
     values = tuning.points(config)
     corpus = build.corpus(config)
     judged = _judged(config)
@@ -68,6 +69,8 @@ def trouble(config: TuneCommand) -> str | None:
         return f"{tuning.path(config)} is of another set-up: {', '.join(differing)}"
     if len(record.trials) < config.tune.trials:
         return f"{len(record.trials)} of {config.tune.trials} trials are done"
+    if all(trial.loss is None for trial in record.trials[: config.tune.trials]):
+        return f"all {config.tune.trials} trials diverged"
     return None
 
 

@@ -131,7 +131,7 @@ def test_memory_that_runs_out_all_the_same_is_one_line(
 
     monkeypatch.setattr(Transformer, "forward", fail)
     assert train(tmp_path, "encoding=alibi") == 1
-    assert "not enough memory" in one_line(capfd)
+    assert "out of memory" in one_line(capfd)
     folder = tmp_path / "outputs" / "default" / "alibi" / "seed1"
     assert '"failed"' in (folder / "status.json").read_text()
     assert (folder / "error.txt").exists()

@@ -86,6 +86,7 @@ def test_words_without_a_key_are_runs(root: Path, capsys: pytest.CaptureFixture[
         (["folder=x"], ["folder=x"]),
         (["--config-dir", "conf", "a"], ["--config-dir", "conf", "runs=['a']"]),
         (["it's"], ["runs=['it\\'s']"]),
+        (["~report", "a"], ["~report", "runs=['a']"]),
     ],
 )
 def test_with_runs(words: list[str], runs: list[str]) -> None:

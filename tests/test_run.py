@@ -172,7 +172,9 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
 ) -> None:
     assert train(tmp_path, "train.steps=6") == 0
     run = folder(tmp_path, "rope")
-    whole, before = losses(run), load_file(run / "checkpoints/step-000006/model.safetensors")
+    weights = load_file(run / "checkpoints/step-000006/model.safetensors")
+    before = {key: tensor.clone() for key, tensor in weights.items()}  # no view of the file
+    whole = losses(run)
     (run / "status.json").write_text('{"state": "running", "reason": null}')
 
     def spoil(step: int) -> None:
@@ -332,7 +334,7 @@ def test_eval_scores_a_finished_run_at_other_lengths(tmp_path: Path, capsys: Out
     run = folder(tmp_path)
     first = results.read(run)
     capsys.readouterr()
-    words = [f"run={run}", "eval.lengths=[16,64]", "eval.protocols=[fixed_targets,nonoverlapping]"]
+    words = [str(run), "eval.lengths=[16,64]", "eval.protocols=[fixed_targets,nonoverlapping]"]
     assert cli.run(["eval", *words, "eval.tokens=200", "runtime.threads=1"]) == 0
     found = results.read(run)
     assert found[: len(first)] == first

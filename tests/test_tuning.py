@@ -150,7 +150,7 @@ def test_an_encoding_whose_trials_all_diverge_fails_alone(
     assert cli.run(["tune", "-m", *words, "optim.lr=1.0e+30"]) == 1
     told = capsys.readouterr()
     assert "all 1 trials diverged" in told.err
-    assert "2 of 2 runs failed" in told.err
+    assert "2 of 2 jobs failed" in told.err
     assert "Traceback" not in told.err
 
 

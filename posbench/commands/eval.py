@@ -9,9 +9,8 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
-from rich.console import Console
 
-from posbench import build, checkpoint, runtime, tracking
+from posbench import build, checkpoint, distributed, runtime, tracking
 from posbench import config as schemas
 from posbench.config import Config
 from posbench.entry import command
@@ -24,37 +23,45 @@ from posbench.tracking import mirror
 
 
 @command("eval")
-def main(node: DictConfig) -> None:
+@distributed.shared()
+def evaluate(node: DictConfig) -> None:
+    """With all processes there are."""
+    world = distributed.world()
     asked = schemas.load(node, schemas.EvalCommand)
-    console = Console()
+    console = world.console()
     folder = RunFolder(Path(asked.run))
-    config = folder.typed()
-    weights = checkpoint.latest(folder.path)
-    if weights is None or not folder.finished:
-        raise UserError(f"{folder.path}: not finished; repeat its posbench train command first")
-    require_own_below(folder.path, read="checkpoints")
-    changes = {k: v for k, v in dataclasses.asdict(asked.eval).items() if v is not None}
-    trained = copy.deepcopy(config)
-    config.eval = dataclasses.replace(config.eval, **changes)
-    if asked.tracking.wandb is not None:
-        trained.tracking.wandb = asked.tracking.wandb
-    tracking.check(trained.tracking)
+    with world.together():
+        config = folder.typed()
+        weights = checkpoint.latest(folder.path)
+        if weights is None or not folder.finished:
+            raise UserError(
+                f"{folder.path}: not finished; repeat its posbench train command first"
+            )
+        require_own_below(folder.path, read="checkpoints")
+        changes = {k: v for k, v in dataclasses.asdict(asked.eval).items() if v is not None}
+        trained = copy.deepcopy(config)
+        config.eval = dataclasses.replace(config.eval, **changes)
+        if asked.tracking.wandb is not None:
+            trained.tracking.wandb = asked.tracking.wandb
+        tracking.check(trained.tracking)
 
-    device = runtime.device(asked.runtime)
-    runtime.keep_freed_memory()
-    runtime.set_threads(asked.runtime)
-    extension = None
-    if asked.extension is not None:
-        config.encoding = build.extended(config, asked.extension)
-        build.encoding(config.encoding, build.shape(config))  # a mistake shows before the corpus
-        config.model.attention = "auto"
-        extension = _label(asked.extension)
-    corpus = build.corpus(config)
-    if corpus.hash != folder.summary.get("corpus_hash"):
-        raise UserError(f"{folder.path}: was trained on another version of corpus {corpus.name}")
-    check_evaluation(config.eval, corpus)
-    model = build.model(config, corpus.vocabulary)
-    checkpoint.load_model(weights, model)
+        device = world.device(runtime.device(asked.runtime))
+        runtime.keep_freed_memory()
+        runtime.set_threads(asked.runtime, world.local_size)
+        extension = None
+        if asked.extension is not None:
+            config.encoding = build.extended(config, asked.extension)
+            build.encoding(config.encoding, build.shape(config))  # before the corpus
+            config.model.attention = "auto"
+            extension = _label(asked.extension)
+        corpus = build.corpus(config)
+        if corpus.hash != folder.summary.get("corpus_hash"):
+            raise UserError(
+                f"{folder.path}: was trained on another version of corpus {corpus.name}"
+            )
+        check_evaluation(config.eval, corpus)
+        model = build.model(config, corpus.vocabulary)
+        checkpoint.load_model(weights, model)
     with console.status("evaluating") as status:
         found = evaluate_into(
             folder.path,
@@ -64,10 +71,17 @@ def main(node: DictConfig) -> None:
             device,
             lambda result: status.update(f"scored {result.protocol} {result.length}"),
             extension,
+            world,
         )
-    _track(trained, folder.path, corpus.name)
+    world.by_first(lambda: _track(trained, folder.path, corpus.name))
     targets = {result.targets for result in found if result.targets is not None}
-    show_runs([folder.path], console, targets)
+    if world.leads:
+        show_runs([folder.path], console, targets)
+
+
+def main() -> None:
+    with distributed.joined():
+        evaluate()
 
 
 def _track(trained: Config, folder: Path, corpus: str) -> None:

@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from posbench import config as schemas
-from posbench import dry_run, sweep
+from posbench import distributed, dry_run, launcher, sweep, torchrun
 from posbench.config import Config
 from posbench.entry import command
 from posbench.report import collect
@@ -24,32 +24,35 @@ def _before(jobs: Sequence[Job]) -> bool:
     sweep.check(jobs, lambda node: ready(_config(node)))
     sweep.check_places(jobs, lambda node: RunFolder.of(_config(node)).path)
     if dry := any(job.node.dry_run for job in jobs):
-        dry_run.show([_config(job.node) for job in jobs], Console())
+        configs = [_config(job.node) for job in jobs]
+        distributed.world().by_first(lambda: dry_run.show(configs, Console()))
     return not dry
 
 
 @command("train", Habits(_before, lambda node: trouble(_config(node))))
 def train(node: DictConfig) -> None:
-    console, config = Console(), _config(node)
+    launcher.enter_folder()
+    console, config = distributed.world().console(), _config(node)
     if node.dry_run:
-        return dry_run.show([config], console)
+        return distributed.world().by_first(lambda: dry_run.show([config], console))
     try:
         folder = run(config, console)
     except Exception as error:
-        if sweep.in_multirun():
+        if sweep.in_multirun() and torchrun.rank() == 0:
             RunFolder.of(config).note(config, error)
         raise
-    if not sweep.in_multirun():
+    if not sweep.in_multirun() and torchrun.rank() == 0:
         show_runs([folder.path], console)
     return None
 
 
 def main() -> None:
-    try:
-        train()
-    finally:
-        if sweep.current.folder is not None:
-            show_runs(collect.folders([str(sweep.current.folder)]), Console())
+    with distributed.joined():
+        try:
+            train()
+        finally:
+            if sweep.current.folder is not None and torchrun.rank() == 0:
+                show_runs(collect.folders([str(sweep.current.folder)]), Console())
 
 
 def _config(node: DictConfig) -> Config:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from posbench import config as schemas
-from posbench import sweep, trials, tuning
+from posbench import launcher, sweep, trials, tuning
 from posbench.config import TuneCommand
 from posbench.entry import command
 from posbench.run import ready
@@ -29,6 +29,7 @@ def _before(jobs: Sequence[Job]) -> bool:
 
 @command("tune", Habits(_before, lambda node: trials.trouble(_config(node))))
 def tune(node: DictConfig) -> None:
+    launcher.enter_folder()
     config = _config(node)
     trials.tune(config, Console())
     _done.append(config)

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from posbench.explain import is_memory
+from posbench.explain import is_out_of_memory
 
 OUT_OF_MEMORY = "out of memory"
 FAILED = "failed"  # how the other reasons begin
@@ -25,14 +25,14 @@ def told() -> Iterator[None]:
     except Failed:
         raise
     except Exception as error:
-        if not is_memory(error):
+        if not is_out_of_memory(error):
             traceback.print_exc()
         raise Failed(reason(error)) from error
 
 
 def reason(error: Exception) -> str:
     """One line."""
-    if is_memory(error):
+    if is_out_of_memory(error):
         return OUT_OF_MEMORY
     return f"{FAILED}: {type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")
 

@@ -12,7 +12,7 @@ def matmul_share(trainer: Trainer, tokens_per_second: float) -> float:
     """The operations a second that training came to, over those of a large matrix product.
 
     The operations are the least that a step needs (cost.py); the product is of training's dtype,
-    measured here and now.
+    measured here and now, on one of as many devices as there are processes.
     """
     train = trainer.config.train
     one = Pass(
@@ -25,4 +25,5 @@ def matmul_share(trainer: Trainer, tokens_per_second: float) -> float:
     step = cost(trainer.model, trainer.config.model, one).operations
     product = Best(lambda: limits.matmul(trainer.dtype, trainer.device), limits.TRIES)
     product.warm_up()
-    return tokens_per_second * step / (train.batch * train.length) / product.rate()
+    rate = product.rate() * trainer.world.size
+    return tokens_per_second * step / (train.batch * train.length) / rate
