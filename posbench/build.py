@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from posbench import config as schemas
@@ -161,7 +160,7 @@ def positional(config: Config) -> dict[str, ParameterGroup]:
 
 def _positional(settings: dict[str, Any], path: str) -> Iterator[tuple[str, ParameterGroup]]:
     try:
-        group = schemas.load(OmegaConf.create(settings.get("optim") or {}), ParameterGroup)
+        group = schemas.plain(settings.get("optim") or {}, ParameterGroup)
     except (OmegaConfBaseException, TypeError) as error:
         known = ", ".join(schemas.known_keys(ParameterGroup))
         raise UserError(f"{path}.optim.{one_line(error)} ({known})") from error

@@ -139,6 +139,11 @@ def load(node: DictConfig, schema: type[T]) -> T:
     return typed
 
 
+def plain(values: Any, schema: type[T]) -> T:
+    """The same from plain values, whose ${...} is text."""
+    return load(OmegaConf.create(literal(values)), schema)
+
+
 def literal(value: Any) -> Any:
     """The same for OmegaConf, which takes ${...} for more than text."""
     if isinstance(value, dict):

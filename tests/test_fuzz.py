@@ -112,13 +112,15 @@ def reads(command: str, finished: Path, words: list[str]) -> str:
 
 
 def spoils(finished: Path, changes: dict[str, Any]) -> str:
-    """The report and eval over a copy in which some files hold other values."""
+    """What reads runs, over a copy in which some files hold other values."""
     with folder() as place:
         shutil.copytree(finished, place / "run")
         for name, content in changes.items():
             (place / "run" / name).write_text(json.dumps(content) + "\n")
-        said = assert_clear("report", [f"runs=[{place}/run]", "report.draws=100"])
-        return said + assert_clear("eval", [f"run={place}/run", "runtime.threads=1"])
+        for command in ("report", "claims"):
+            assert_clear(command, [f"runs=[{place}/run]", f"folder={place}"])
+        assert_clear("repro", [f"run={place}/run", "repro.steps=1", "runtime.threads=1"])
+        return assert_clear("eval", [f"run={place}/run", "runtime.threads=1"])
 
 
 def files(finished: Path) -> st.SearchStrategy[dict[str, Any]]:
@@ -126,7 +128,8 @@ def files(finished: Path) -> st.SearchStrategy[dict[str, Any]]:
     known = {"config.yaml": RunFolder(finished).config()}
     for name in ("status.json", "summary.json", "provenance.json"):
         known[name] = json.loads((finished / name).read_text())
-    known["results.jsonl"] = json.loads((finished / "results.jsonl").read_text().splitlines()[0])
+    for name in ("results.jsonl", "metrics.jsonl"):
+        known[name] = json.loads((finished / name).read_text().splitlines()[0])
     return st.sampled_from(list(known)).flatmap(
         lambda name: fuzzed.spoiled(known[name]).map(lambda content: {name: content})
     )

@@ -137,6 +137,10 @@ REFUSED_BY_EVAL: dict[str, tuple[Tamper, str]] = {
         replaced("width: 16", "width: ${oc.decode:16}"),
         "model.width",
     ),
+    "a resolver for an optimizer group": (
+        replaced("  values: true", "  values: true\n  optim: {lr_multiplier: '${oc.decode:1}'}"),
+        "encoding.optim.lr_multiplier",
+    ),
     "a missing value": (replaced("width: 16", "width: ???"), "model.width"),
     "another width": (replaced("width: 16", "width: 32"), "not a checkpoint of this model"),
     "an unknown argument": (replaced("k: 16", "k: 16\n  evil: 1"), "encoding.evil"),
@@ -160,6 +164,15 @@ def refused(capfd: Output, *words: str) -> str:
     assert WITNESS not in os.environ
     assert not [name for name in ("this", "innocent", "antigravity") if name in sys.modules]
     return one_line(capfd)
+
+
+@pytest.mark.parametrize(
+    "what", ["encoding os.system", "a module in the working folder", "a part of a mix"]
+)
+def test_repro_refuses_it_too(run: Path, capfd: Output, what: str) -> None:
+    tamper, expected = REFUSED_BY_EVAL[what]
+    tamper(run)
+    assert expected in refused(capfd, "repro", f"run={run}", "runtime.threads=1")
 
 
 @pytest.mark.parametrize("what", REFUSED_BY_EVAL)
