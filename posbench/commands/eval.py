@@ -38,6 +38,7 @@ def evaluate(node: DictConfig) -> None:
                 f"{folder.path}: not finished; repeat its posbench train command first"
             )
         require_own_below(folder.path, read="checkpoints")
+        build.positional(config)  # nothing here trains, but the report tells it
         changes = {k: v for k, v in dataclasses.asdict(asked.eval).items() if v is not None}
         trained = copy.deepcopy(config)
         config.eval = dataclasses.replace(config.eval, **changes)

@@ -118,11 +118,11 @@ def _run(folder: RunFolder) -> Run:
             results=[_row(result) for result in results.read(folder.path)],
             probes=[_row(result) for result in results.read_probes(folder.path)],
         )
+        _require_keys(run)
         _require_types(run)
-    except (OSError, ValueError, TypeError, RecursionError, MemoryError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         reason = printable(str(error)) or type(error).__name__
         raise UserError(f"{folder.path}: cannot be read ({reason}); leave it out") from error
-    _require_keys(run)
     return run
 
 
@@ -131,6 +131,7 @@ def _require_types(run: Run) -> None:
     typed.require(run.summary, SUMMARY)
     typed.require(run.provenance, PROVENANCE)
     typed.require(run.status, {"state": str, "reason": str | None})
+    _ = run.lr_multiplier
     if (tuning := run.tuning) is not None:
         typed.require(tuning, TUNING)
         if missing := TUNING.keys() - tuning.keys():
