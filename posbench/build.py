@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import inspect
+import pkgutil
 import typing
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-import hydra.utils
-from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from posbench import config as schemas
 from posbench import corpus as corpora
+from posbench import memory
 from posbench import model as models
 from posbench.config import Config, ParameterGroup
 from posbench.corpus import Corpus
 from posbench.encodings import Encoding, Shape
 from posbench.errors import UserError
 from posbench.explain import nearest, one_line
+from posbench.tokenizer import Tokenizer
 
 
 def shape(config: Config) -> Shape:
-    """Raises UserError where heads do not divide the width, or a size is not positive."""
+    """Raises UserError where heads do not divide the width, or a size is not positive, or there is
+    not even memory for a model without a vocabulary."""
     for name in ("width", "heads", "layers", "feed_forward"):
         if (size := getattr(config.model, name)) < 1:
             raise UserError(f"model.{name}={size} must be at least 1")
     if not 0 <= config.model.dropout < 1:
         raise UserError(f"model.dropout={config.model.dropout} must lie in [0, 1)")
+    memory.require_model(config.model, vocabulary=0)
     try:
         return Shape(config.model.width, config.model.heads, config.model.layers)
     except ValueError as error:
@@ -76,17 +80,16 @@ def _maker(settings: dict[str, Any], path: str) -> Callable[[Shape], Encoding]:
     arguments = {key: value for key, value in settings.items() if key not in schemas.NOT_ARGUMENTS}
     made = _class(arguments, path)
     if not issubclass(made, Encoding):
-        raise UserError(f"{path}._target_={made} is not a subclass of posbench's Encoding")
+        raise UserError(f"{path}._target_={_name(made)} is not a subclass of posbench's Encoding")
     _check_arguments(made, arguments, path, given=1)
     for key, group in arguments.items():
         if _are_encodings(group):
             arguments[key] = {n: _maker(s, f"{path}.{key}.{n}") for n, s in group.items()}
 
     def make(model: Shape) -> Encoding:
-        try:
+        with _making(made, path):
+            memory.require_module(f"{path} ({made.__name__})", lambda: made(model, **arguments))
             return made(model, **arguments)
-        except (ValueError, TypeError) as error:
-            raise UserError(f"{path} ({made.__name__}): {error}") from error
 
     return make
 
@@ -100,10 +103,15 @@ def _are_encodings(value: object) -> bool:
 def _class(settings: dict[str, Any], group: str) -> type:
     """The class that `_target_`, which is taken out, names. Raises UserError."""
     target = settings.pop("_target_", None)
+    if not isinstance(target, str) or "." not in target:
+        raise UserError(f"{group}._target_={target}: name a class, as module.Class")
     try:
-        return hydra.utils.get_class(target)
+        found = pkgutil.resolve_name(target)
     except Exception as error:  # whatever importing the user's module raises
         raise UserError(f"{group}._target_={target}: {_short(error)}") from error
+    if not isinstance(found, type):
+        raise UserError(f"{group}._target_={target} is no class")
+    return found
 
 
 def _check_arguments(made: type, arguments: dict[str, Any], group: str, given: int = 0) -> None:
@@ -152,7 +160,7 @@ def positional(config: Config) -> dict[str, ParameterGroup]:
 
 def _positional(settings: dict[str, Any], path: str) -> Iterator[tuple[str, ParameterGroup]]:
     try:
-        group = schemas.load(OmegaConf.create(settings.get("optim") or {}), ParameterGroup)
+        group = schemas.plain(settings.get("optim") or {}, ParameterGroup)
     except (OmegaConfBaseException, TypeError) as error:
         known = ", ".join(schemas.known_keys(ParameterGroup))
         raise UserError(f"{path}.optim.{one_line(error)} ({known})") from error
@@ -168,9 +176,11 @@ def _positional(settings: dict[str, Any], path: str) -> Iterator[tuple[str, Para
 
 def model(config: Config, vocabulary: int) -> models.Transformer:
     """The model of a configuration, initialised from its seed. Raises UserError."""
+    sizes = shape(config)
+    memory.require_model(config.model, vocabulary)
     try:
         return models.build(
-            shape(config),
+            sizes,
             vocabulary,
             lambda model: encoding(config.encoding, model),
             seed=config.seed,
@@ -190,11 +200,30 @@ def corpus(config: Config) -> Corpus:
 def _make(settings: dict[str, Any], group: str) -> Any:
     arguments = dict(settings)
     made = _class(arguments, group)
+    if not _is_source(made) if group == "corpus" else not issubclass(made, Tokenizer):
+        raise UserError(f"{group}._target_={_name(made)} is not a {group} that posbench can use")
     _check_arguments(made, arguments, group)
-    try:
+    with _making(made, group):
         return made(**arguments)
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{group} ({made.__name__}): {error}") from error
+
+
+def _is_source(made: type) -> bool:
+    return all(callable(getattr(made, method, None)) for method in ("identity", "load"))
+
+
+@contextmanager
+def _making(made: type, path: str) -> Iterator[None]:
+    """Raise UserError where a constructor refuses its arguments."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (ValueError, TypeError, OverflowError, RuntimeError) as error:
+        raise UserError(f"{path} ({made.__name__}): {_short(error)}") from error
+
+
+def _name(made: type) -> str:
+    return f"{made.__module__}.{made.__qualname__}"
 
 
 def _short(error: BaseException) -> str:

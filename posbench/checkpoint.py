@@ -110,7 +110,10 @@ def step_of(folder: Path) -> int:
 
 
 def _all(run: Path) -> list[Path]:
-    return sorted((run / "checkpoints").glob("step-*"), key=lambda path: int(path.name[5:]))
+    found = {
+        path: path.name.removeprefix("step-") for path in (run / "checkpoints").glob("step-*")
+    }
+    return sorted((p for p, n in found.items() if n.isdecimal()), key=lambda p: int(found[p]))
 
 
 def _contiguous(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -7,12 +7,15 @@ names defines their keys (build.py checks them); everything else is checked agai
 from __future__ import annotations
 
 import dataclasses
+import re
 import typing
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
+
+from posbench import values
 
 T = TypeVar("T")
 
@@ -125,12 +128,29 @@ class Config:
 def load(node: DictConfig, schema: type[T]) -> T:
     """Hydra's composed node, checked against a schema and made typed.
 
-    Raises omegaconf's errors, which name the key, for a value of the wrong type.
+    Raises omegaconf's errors, which name the key, for a value of the wrong type, and UserError for
+    one that nothing could use.
     """
-    merged = OmegaConf.merge(OmegaConf.structured(schema), node)
+    resolved = OmegaConf.to_container(node, resolve=True)  # before types are looked at
+    merged = OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(literal(resolved)))
     typed = OmegaConf.to_object(merged)
     assert isinstance(typed, schema)
+    values.require_usable(dataclasses.asdict(typed))  # type: ignore[call-overload]
     return typed
+
+
+def plain(values: Any, schema: type[T]) -> T:
+    """The same from plain values, whose ${...} is text."""
+    return load(OmegaConf.create(literal(values)), schema)
+
+
+def literal(value: Any) -> Any:
+    """The same for OmegaConf, which takes ${...} for more than text."""
+    if isinstance(value, dict):
+        return {key: literal(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [literal(each) for each in value]
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
 
 
 def known_keys(schema: type) -> Iterator[str]:

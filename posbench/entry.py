@@ -55,6 +55,7 @@ def command(
                 return
             except Exception as error:  # a launcher that loses a worker gives up its other jobs
                 if not sweep.current.multirun:
+                    _told(error)
                     raise
                 raise _failed(f"the sweep broke off ({one_line(error)}): ") from error
             if sweep.current.multirun and sweep.failures():
@@ -67,6 +68,12 @@ def command(
         return call
 
     return decorate
+
+
+def _told(error: Exception) -> None:
+    """Raise UserError for what Hydra, not a task, raised about a word of the command line."""
+    if isinstance(error, (ValueError, TypeError, AssertionError, RecursionError)):
+        raise UserError(f"the overrides cannot be read: {one_line(error)}") from error
 
 
 def _failed(why: str = "") -> SweepFailed:

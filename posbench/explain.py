@@ -12,6 +12,7 @@ from hydra.errors import HydraException, MissingConfigException
 from omegaconf.errors import OmegaConfBaseException
 
 from posbench import torchrun
+from posbench.confidential import redacted
 from posbench.config import (
     ClaimsCommand,
     DescribeCommand,
@@ -28,6 +29,8 @@ from posbench.launcher import EXTRAS
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # disk, quota, largest file
 
+LONGEST = 2000  # characters of a line
+
 
 def complain(line: str, details: Sequence[str] = ()) -> None:
     """One red line on stderr, and plain ones, whatever the number of processes."""
@@ -35,8 +38,11 @@ def complain(line: str, details: Sequence[str] = ()) -> None:
         return
     from rich.console import Console
 
+    said = redacted(printable(line))
+    if len(said) > LONGEST:
+        said = f"{said[:LONGEST]} ..."
     Console(stderr=True, soft_wrap=True).print(
-        "error:", line, style="red", markup=False, highlight=False
+        "error:", said, style="red", markup=False, highlight=False
     )
     for detail in details:
         print(detail, file=sys.stderr)
@@ -52,7 +58,22 @@ def _first_to_say() -> bool:
 
 def is_users(error: BaseException) -> bool:
     """Whether an error is about what was asked, so that a traceback would not help."""
-    return isinstance(error, (UserError, HydraException, OmegaConfBaseException, OSError))
+    kinds = (UserError, HydraException, OmegaConfBaseException, OSError)
+    return isinstance(error, kinds) or is_out_of_memory(error)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """PyTorch's own class, not imported here, is for devices; on a CPU it raises RuntimeError."""
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or any(words in str(error) for words in ("can't allocate memory", "std::bad_alloc"))
+    )
+
+
+def printable(text: str) -> str:
+    """On one line, and nothing in it that a terminal would obey."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split()))
 
 
 def one_line(error: BaseException) -> str:
@@ -65,11 +86,19 @@ def one_line(error: BaseException) -> str:
         cause = error.__cause__
         if (key := re.search(r"Could not override '(.+?)'", str(error))) is not None:
             return _missing_key(key[1], cause)
-        return " ".join(str(error).split())
+        return _with_cause(error)
+    if is_out_of_memory(error) and not isinstance(error, UserError):
+        return f"out of memory ({' '.join(str(error).split())}); lower the sizes"
     if isinstance(error, OSError) and error.filename:
         hint = "; make room, then repeat the command" if error.errno in FULL else ""
         return f"{error.filename}: {error.strerror}{hint}"
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def _with_cause(error: BaseException) -> str:
+    """Hydra's own words often lack what was wrong."""
+    said, why = (" ".join(str(e or "").split("\n")[0].split()) for e in (error, error.__cause__))
+    return ": ".join(dict.fromkeys(filter(None, (said, why)))) or type(error).__name__
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
@@ -122,6 +151,8 @@ def _keys() -> set[str]:
 
 def _config_value(error: OmegaConfBaseException) -> str:
     first = str(error.msg or error).splitlines()[0]
+    if "is not a ListConfig" in first:
+        first = "must be a list, as in [1,2]"
     key = error.full_key or ""
     if "Missing mandatory value" in first or "MissingMandatory" in type(error).__name__:
         return f"{key}: must be given, e.g. {key}=..."

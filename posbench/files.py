@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from posbench.confidential import redacted
+from posbench.errors import UserError
+
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
@@ -94,8 +97,9 @@ def sync(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
+    """UTF-8, without the environment's secrets."""
     with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(redacted(text), encoding="utf-8")
 
 
 def write_json(path: Path, value: object) -> None:
@@ -103,7 +107,11 @@ def write_json(path: Path, value: object) -> None:
 
 
 def append_row(path: Path, row: dict[str, Any]) -> None:
-    """One JSON line more; half a line that a crash left behind is cut off first."""
+    """One JSON line more; half a line that a crash left behind is cut off first.
+
+    Raises UserError for a link: a run folder from anybody could have it point to any file.
+    """
+    require_own(path)
     with naming(path), path.open("a+b") as file:
         end = file.seek(0, os.SEEK_END)
         if end and _last_byte(file, end) != b"\n":
@@ -112,14 +120,36 @@ def append_row(path: Path, row: dict[str, Any]) -> None:
         file.write(json.dumps(row).encode() + b"\n")
 
 
+def require_own(path: Path) -> None:
+    """Raise UserError for what is no file or folder of its own, before it is written to."""
+    if path.is_symlink() or (path.exists() and not (path.is_file() or path.is_dir())):
+        raise UserError(f"{path} is a link or no file, and nothing is written through it")
+
+
+def require_own_below(folder: Path, read: str) -> None:
+    """The same of everything in a folder but the part of it that is only read."""
+    for path in folder.rglob("*"):
+        if path.relative_to(folder).parts[0] != read:
+            require_own(path)
+
+
 def _last_byte(file: BinaryIO, end: int) -> bytes:
     file.seek(end - 1)
     return file.read(1)
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a JSONL file; a last line cut short by a crash is left out."""
-    if not path.exists():
+    """The rows of a JSONL file; a last line cut short by a crash is left out.
+
+    Raises UserError for a damaged one.
+    """
+    if not path.is_file():
         return []
-    lines = path.read_text(encoding="utf-8").split("\n")
-    return [json.loads(line) for line in lines[:-1] if line]
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+        rows = [json.loads(line) for line in lines[:-1] if line]
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: a row that is not JSON ({error})") from error
+    if not all(isinstance(row, dict) for row in rows):
+        raise UserError(f"{path}: a row that is no object")
+    return rows

@@ -36,6 +36,7 @@ CANDIDATES = 16  # C
 POOL = 64
 LEAD = 16  # tokens before the plant
 SEED = 0
+MOST_TRIALS = 100_000  # they are all in memory
 
 Ids = NDArray[np.int64]
 Scores = NDArray[np.float32]  # [trials, C]
@@ -86,8 +87,8 @@ def check(
         raise UserError(f"eval.probes={names}, eval.probe_distances={distances}: one stands twice")
     if not distances:
         raise UserError("eval.probe_distances=[]: name the distances of eval.probes")
-    if trials < 1:
-        raise UserError(f"eval.probe_trials={trials} must be at least 1")
+    if not 1 <= trials <= MOST_TRIALS:
+        raise UserError(f"eval.probe_trials={trials} must lie in 1 .. {MOST_TRIALS}")
     for name in names:
         if name not in PROBES:
             raise UserError(f"eval.probes: {name} is unknown; choose {', '.join(PROBES)}")

@@ -77,7 +77,8 @@ class FixedTargets:
         ]
         if not ends:
             raise _too_short(documents, self.longest)
-        chosen = np.unique(np.linspace(0, len(ends) - 1, self.blocks).round().astype(int))
+        count = min(self.blocks, len(ends))
+        chosen = np.unique(np.linspace(0, len(ends) - 1, count).round().astype(int))
         return [
             Window(number, end - 1 - length, length, self.size)
             for number, end in (ends[index] for index in chosen)

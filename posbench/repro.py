@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
 from rich.console import Console
 
 from posbench import build, checkpoint, evaluate, results, runtime
@@ -27,7 +26,6 @@ from posbench.fit import step_needs
 from posbench.progress import display
 from posbench.run import check, make_trainer
 from posbench.run_folder import RunFolder, flatten
-from posbench.saved import saved_config
 from posbench.trainer import NotFinite, Trainer
 
 QUANTITIES = {"loss": "loss", "grad_norm": "gradient norm"}  # of a row of metrics.jsonl
@@ -76,7 +74,7 @@ class Replay:
 def replay(asked: ReproCommand, console: Console) -> Replay:
     """Raises UserError for a folder without logged rows, and for another version of its corpus."""
     folder = RunFolder(Path(asked.run))
-    config = saved_config(folder)
+    config = folder.typed()
     check(config)
     rows = _logged(folder, asked.repro.steps)
     steps = rows[-1]["step"]
@@ -132,7 +130,7 @@ def _logged(folder: RunFolder, steps: int) -> list[Row]:
             {"step": int(row["step"])} | {key: float(row[key]) for key in QUANTITIES}
             for row in read_rows(path)
         ]
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise UserError(f"{path}: not the rows of a training run ({error})") from error
     if not rows:
         raise UserError(f"{folder.path}: has not logged a step yet, so there is none to compare")
@@ -149,7 +147,7 @@ def _machine(folder: RunFolder, config: Config, asked: MachineChanges) -> Runtim
     settings = dataclasses.asdict(config.runtime)
     for values in (had, dataclasses.asdict(asked)):
         settings |= {key: value for key, value in values.items() if value is not None}
-    return schemas.load(OmegaConf.create(settings), RuntimeConfig)
+    return schemas.plain(settings, RuntimeConfig)
 
 
 def _steps(trainer: Trainer, steps: int, folder: RunFolder) -> Iterator[Row]:

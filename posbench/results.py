@@ -9,14 +9,20 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+import typing
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
-from posbench.files import append_row, read_rows, replacing
+from posbench import typed
+from posbench.errors import UserError
+from posbench.files import append_row, read_rows, replacing, require_own
 from posbench.protocols import Window
+
+DAMAGED = (OSError, EOFError, KeyError, ValueError, TypeError, MemoryError, NotImplementedError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,12 +89,24 @@ def shown(result: Result) -> dict[str, float | None]:
 
 def read(folder: Path) -> list[Result]:
     """All results of a run, the latest of each protocol, length, extension and set of targets."""
-    names = {field.name for field in dataclasses.fields(Result)}
     latest: dict[tuple[str, int, str | None, str | None], Result] = {}
-    for row in read_rows(folder / "results.jsonl"):
-        result = Result(**{key: value for key, value in row.items() if key in names})
+    for result in _rows(Result, folder / "results.jsonl"):
         latest[result.protocol, result.length, result.extension, result.targets] = result
     return list(latest.values())
+
+
+Row = TypeVar("Row", Result, "ProbeResult")  # of results.jsonl, of probes.jsonl
+
+
+def _rows(kind: type[Row], path: Path) -> Iterator[Row]:
+    """Each row of a file. Raises UserError for a value of another type, or one that is missing."""
+    types = typing.get_type_hints(kind)
+    for row in read_rows(path):
+        try:
+            typed.require(row, types)
+            yield kind(**{key: value for key, value in row.items() if key in types})
+        except (ValueError, TypeError) as error:
+            raise UserError(f"{path}: not a row of results ({error})") from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,6 +128,7 @@ def save_losses(
     `scored` ones, of the last so many positions of `length`.
     """
     path = _losses_path(folder, result)
+    require_own(path.parent)
     path.parent.mkdir(exist_ok=True)
     places = np.array([dataclasses.astuple(window) for window in windows])
     with replacing(path) as temporary, temporary.open("wb") as file:
@@ -118,13 +137,16 @@ def save_losses(
 
 def read_losses(folder: Path, result: Result) -> TokenLosses | None:
     """What `save_losses` kept; None if there is nothing. Raises ValueError for a damaged file."""
-    try:
-        with np.load(_losses_path(folder, result)) as kept:
-            losses, windows = kept["losses"].astype(np.float64), kept["windows"]
-    except FileNotFoundError:
+    path = _losses_path(folder, result)
+    if not path.is_file():
         return None
-    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{_losses_path(folder, result)}: {error}") from error
+    try:
+        _require_flat(path)
+        with np.load(path, allow_pickle=False) as kept:
+            losses, windows = kept["losses"].astype(np.float64), kept["windows"]
+        _require_losses(losses, windows, result)
+    except (*DAMAGED, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
     document, start, length, scored, memory = windows.T
     row = np.repeat(np.arange(len(windows)), scored)
     nth = np.arange(len(row)) - np.repeat(np.cumsum(scored) - scored, scored)
@@ -135,6 +157,24 @@ def read_losses(folder: Path, result: Result) -> TokenLosses | None:
         distances=start[row] + inside,
         contexts=inside + memory[row],
     )
+
+
+def _require_flat(path: Path) -> None:
+    """Raise ValueError for an archive that is larger than its file, as `np.savez` makes none."""
+    with zipfile.ZipFile(path) as archive:
+        if sum(member.file_size for member in archive.infolist()) > path.stat().st_size:
+            raise ValueError("compressed, which is none of posbench's")
+
+
+def _require_losses(losses: np.ndarray, windows: np.ndarray, result: Result) -> None:
+    """Raise ValueError for arrays that are not the losses of a result."""
+    if losses.shape != (result.tokens,) or not np.isfinite(losses).all():
+        raise ValueError(f"not the losses of {result.tokens} tokens")
+    whole = windows.ndim == 2 and windows.shape[1] == 5 and windows.dtype == np.int64
+    if not whole or (windows < 0).any() or windows[:, 3].sum() != len(losses):
+        raise ValueError("not the windows of these losses")
+    if (windows[:, 3] > len(losses)).any() or (windows >= 2**40).any():
+        raise ValueError("windows that no document has")
 
 
 def _losses_path(folder: Path, result: Result) -> Path:
@@ -181,9 +221,7 @@ def append_probe(folder: Path, result: ProbeResult) -> None:
 
 def read_probes(folder: Path) -> list[ProbeResult]:
     """All of a run, the latest of each probe, distance, extension and set of trials."""
-    names = {known.name for known in dataclasses.fields(ProbeResult)}
     latest: dict[tuple[str, int, str | None, str], ProbeResult] = {}
-    for row in read_rows(folder / "probes.jsonl"):
-        result = ProbeResult(**{key: value for key, value in row.items() if key in names})
+    for result in _rows(ProbeResult, folder / "probes.jsonl"):
         latest[result.probe, result.distance, result.extension, result.trials_hash] = result
     return list(latest.values())

@@ -16,6 +16,7 @@ from posbench import (
     build,
     distributed,
     evaluate,
+    memory,
     probes,
     protocols,
     results,
@@ -164,6 +165,8 @@ def make_trainer(
         raise UserError(f"train.batch={train.batch} is less than the {world.size} processes")
     stream = Segments(corpus.documents("train"), train.length, train.batch, config.seed)
     autocast = None if dtype is torch.float32 else dtype
+    share = dataclasses.replace(train, batch=-(-train.batch // world.size))
+    memory.require_training(model, config.model, share, device, dtype.itemsize)
     return Trainer(model, stream, config, device, autocast, world)
 
 

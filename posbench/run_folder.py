@@ -25,9 +25,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 from omegaconf import OmegaConf
-from yaml import YAMLError  # type: ignore[import-untyped]
 
-from posbench import tracking
+from posbench import saved, tracking
 from posbench.config import Config
 from posbench.errors import UserError
 from posbench.files import clear_temporaries, remove_folder, write_json, write_text
@@ -72,13 +71,14 @@ class RunFolder:
         path = self.path / "config.yaml"
         if not path.is_file():
             raise UserError(f"{self.path}: not a run folder (it has no config.yaml)")
-        try:
-            loaded = OmegaConf.to_container(OmegaConf.load(path))
-        except YAMLError as error:
-            raise UserError(f"{path}: not valid YAML ({str(error).splitlines()[0]})") from error
-        if not isinstance(loaded, dict):
-            raise UserError(f"{path}: not a run's configuration")
-        return {str(key): value for key, value in loaded.items()}
+        loaded = saved.read(path)
+        saved.require_types(path, loaded)
+        return loaded
+
+    def typed(self) -> Config:
+        """The saved configuration, to build from; see saved.py. Raises UserError."""
+        self.config()
+        return saved.typed(self.path / "config.yaml")
 
     def holds(self, config: Config) -> bool:
         """Whether the folder's run is of this configuration, but for what may differ."""
@@ -233,13 +233,15 @@ class RunFolder:
         self.say("failed", str(error).splitlines()[0] if str(error) else type(error).__name__)
 
     def _json(self, name: str) -> dict[str, Any]:
+        if not (self.path / name).is_file():
+            return {}
         try:
             loaded = json.loads((self.path / name).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return {}
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{self.path / name}: not valid JSON ({error})") from error
-        return dict(loaded)
+        if not isinstance(loaded, dict):
+            raise UserError(f"{self.path / name}: not an object with keys")
+        return loaded
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -19,6 +19,7 @@ import posbench
 from posbench import launcher
 from posbench.config import DeviceConfig, RuntimeConfig
 from posbench.errors import UserError
+from posbench.explain import is_out_of_memory
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -56,9 +57,11 @@ def set_threads(config: DeviceConfig, processes: int = 1) -> int:
 
     processes: of this job, on this machine.
     """
-    if config.threads < 0:
-        raise UserError(f"runtime.threads={config.threads} must be 0 (all cores) or more")
-    torch.set_num_threads(config.threads or max(1, launcher.cores() // processes))
+    cores = launcher.cores()
+    most = max(64, 4 * cores)
+    if not 0 <= config.threads <= most:
+        raise UserError(f"runtime.threads={config.threads} must lie in 0 (all cores) .. {most}")
+    torch.set_num_threads(config.threads or max(1, cores // processes))
     return torch.get_num_threads()
 
 
@@ -106,20 +109,13 @@ def peak_memory(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """PyTorch's own class is for devices; on a CPU it raises RuntimeError."""
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(
-        words in str(error) for words in ("can't allocate memory", "std::bad_alloc")
-    )
-
-
 @contextlib.contextmanager
 def memory_for(what: str, advice: str) -> Iterator[None]:
     """Raises UserError where memory runs out inside: what it was for, and what needs less."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
+        if isinstance(error, UserError) or not is_out_of_memory(error):
             raise
         raise UserError(f"out of memory: {what}; {advice}") from error
 

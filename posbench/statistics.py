@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
 
 Array = NDArray[np.float64]
+MOST_DRAWS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,10 @@ class Bootstrap:
     """The draws that all intervals of a report share."""
 
     def __init__(self, level: float = 0.95, draws: int = 2000, seed: int = 0) -> None:
-        if not 0 < level < 1 or draws < 100 or seed < 0:
-            raise ValueError("level must lie in (0, 1), draws be at least 100, seed at least 0")
+        if not 0 < level < 1 or not 100 <= draws <= MOST_DRAWS or seed < 0:
+            raise ValueError(
+                f"level must lie in (0, 1), draws in 100 .. {MOST_DRAWS}, seed be at least 0"
+            )
         self.level, self.draws, self.seed = level, draws, seed
         self._weights: dict[int, Array] = {}
         self._quantiles: dict[int, Array] = {}

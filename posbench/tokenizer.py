@@ -24,6 +24,7 @@ from tokenizers import models, pre_tokenizers, trainers
 from posbench.errors import UserError
 
 BYTES = 256
+LARGEST = 2**24  # vocabulary
 LONG = 1_000_000  # characters; a longer text is encoded in pieces, to bound memory
 
 
@@ -138,8 +139,11 @@ class BPE(Tokenizer):
     """
 
     def __init__(self, vocabulary: int) -> None:
-        if vocabulary <= BYTES:
-            raise UserError(f"tokenizer.vocabulary={vocabulary}: at least 257, 256 bytes and BOS")
+        if not BYTES < vocabulary <= LARGEST:
+            raise UserError(
+                f"tokenizer.vocabulary={vocabulary}: at least 257, 256 bytes and BOS, and at most "
+                f"{LARGEST}"
+            )
         self.vocabulary = vocabulary
         self._tokens: list[str] = []  # in the order of their ids, each byte as one character
         self._merges: list[tuple[str, str]] = []

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
-from yaml import YAMLError  # type: ignore[import-untyped]
 
+from posbench import saved
 from posbench.config import Config, TuneCommand
 from posbench.errors import UserError
 from posbench.files import write_text
@@ -27,6 +27,8 @@ from posbench.run_folder import flatten, is_free
 
 LR, MULTIPLIER = "optim.lr", "encoding.optim.lr_multiplier"
 SETTINGS = ("corpus", "tokenizer", "model", "encoding", "train", "optim")
+
+MOST_TRIALS = 10_000
 
 Values = dict[str, Any]  # dotted keys of a configuration
 
@@ -61,8 +63,8 @@ class Record:
 def points(config: TuneCommand) -> list[Values]:
     """The values of each trial. Raises UserError for a space that is none."""
     tune, base = config.tune, settings(config)
-    if tune.trials < 1:
-        raise UserError(f"tune.trials={tune.trials} must be at least 1")
+    if not 1 <= tune.trials <= MOST_TRIALS:
+        raise UserError(f"tune.trials={tune.trials} must lie in 1 .. {MOST_TRIALS}")
     untuned = {LR: config.optim.lr, MULTIPLIER: base.get(MULTIPLIER, 1.0)}
     low, high = _range("tune.lr", tune.lr)
     axes = {
@@ -159,11 +161,11 @@ def read(place: Path) -> Record | None:
     if not place.is_file():
         return None
     try:
-        loaded: Any = OmegaConf.to_container(OmegaConf.load(place))
+        loaded = saved.read(place)
         loaded.pop("chosen", None)
         trials = [Trial(**trial) for trial in loaded.pop("trials")]
         return Record(trials=trials, **loaded)
-    except (YAMLError, TypeError, AttributeError, KeyError) as error:
+    except (TypeError, AttributeError, KeyError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"{place}: not a record of posbench tune ({reason})") from error
 

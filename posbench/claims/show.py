@@ -10,6 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from posbench.claims.verdict import FAILS, HOLDS, NOT_MEASURED, Verdict
+from posbench.explain import printable
+from posbench.report.markdown import escape
 from posbench.report.terminal import PLAIN
 
 TITLE = "What the documents claim, and what holds"
@@ -34,7 +36,7 @@ def terminal(verdicts: Sequence[Verdict]) -> Table:
     for verdict in verdicts:
         figure = Text(verdict.figure)
         if verdict.runs:
-            figure.append(f" ({_below(verdict.runs)})", style="dim")
+            figure.append(f" ({printable(_below(verdict.runs))})", style="dim")
         number = "" if verdict.number == before else str(verdict.number)
         shown = Text(verdict.verdict, style=STYLES[verdict.verdict])
         table.add_row(number, Text(verdict.claim), verdict.kind, shown, figure)
@@ -64,6 +66,4 @@ def _below(folders: Sequence[str]) -> str:
 
 
 def _line(cells: Sequence[str]) -> str:
-    """Text from a run must not break the table."""
-    escaped = (cell.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ") for cell in cells)
-    return f"| {' | '.join(escaped)} |"
+    return f"| {' | '.join(escape(printable(cell)) for cell in cells)} |"

@@ -42,7 +42,8 @@ def main(node: DictConfig) -> None:
 
 
 def _table(config: schemas.Config, found: list[Finding]) -> Table:
-    table = Table(title=f"{config.run.name}: {config.encoding['_target_']}", **PLAIN)
+    title = Text(f"{config.run.name}: {config.encoding['_target_']}")
+    table = Table(title=title, **PLAIN)
     table.add_column("check", no_wrap=True)
     table.add_column("", no_wrap=True)
     table.add_column("seen")

@@ -15,10 +15,10 @@ from posbench import config as schemas
 from posbench.config import Config
 from posbench.entry import command
 from posbench.errors import UserError
+from posbench.files import require_own_below
 from posbench.report.show import show_runs
 from posbench.run import check_evaluation, evaluate_into
 from posbench.run_folder import RunFolder
-from posbench.saved import saved_config
 from posbench.tracking import mirror
 
 
@@ -31,12 +31,14 @@ def evaluate(node: DictConfig) -> None:
     console = world.console()
     folder = RunFolder(Path(asked.run))
     with world.together():
-        config = saved_config(folder)
+        config = folder.typed()
         weights = checkpoint.latest(folder.path)
         if weights is None or not folder.finished:
             raise UserError(
                 f"{folder.path}: not finished; repeat its posbench train command first"
             )
+        require_own_below(folder.path, read="checkpoints")
+        build.positional(config)  # nothing here trains, but the report tells it
         changes = {k: v for k, v in dataclasses.asdict(asked.eval).items() if v is not None}
         trained = copy.deepcopy(config)
         config.eval = dataclasses.replace(config.eval, **changes)

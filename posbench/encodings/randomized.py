@@ -19,11 +19,13 @@ from posbench.encodings.rope import RoPE
 from posbench.encodings.sinusoidal import Sinusoidal
 from posbench.encodings.t5 import T5Bias
 
+MOST = 2**24  # each batch is a permutation of them
+
 
 def at_least_one(positions: int) -> int:
-    """positions, if there is one. Raises ValueError."""
-    if positions < 1:
-        raise ValueError(f"encoding.positions={positions} must be at least 1")
+    """positions, if there is one and not too many. Raises ValueError."""
+    if not 1 <= positions <= MOST:
+        raise ValueError(f"encoding.positions={positions} must lie in 1 .. {MOST}")
     return positions
 
 

@@ -9,6 +9,8 @@ length (an assumption: the paper's own start was not read).
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -22,8 +24,8 @@ class SSMax(Encoding):
         super().__init__(shape)
         if length < 2:
             raise ValueError(f"encoding.length={length} must be at least 2")
-        mean = torch.arange(1, length + 1).double().log().mean()
-        self.s = nn.Parameter(torch.full((shape.layers, shape.heads), 1 / float(mean)))
+        mean = math.lgamma(length + 1) / length  # of ln 1 .. ln length
+        self.s = nn.Parameter(torch.full((shape.layers, shape.heads), 1 / mean))
 
     def rotate(self, q: Tensor, k: Tensor, span: Span, layer: int) -> tuple[Tensor, Tensor]:
         q, k = super().rotate(q, k, span, layer)

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import glob
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from posbench import results
+from posbench import results, typed
 from posbench.errors import UserError
-from posbench.results import ProbeResult, Result
+from posbench.explain import printable
+from posbench.results import ProbeResult, Result, Row
 from posbench.run_folder import RunFolder
 from posbench.tuning import MULTIPLIER, label
+
+COUNTS = ("vocabulary", "parameters", "positional_parameters", "tokens_trained")
+RATES = ("train_tokens_per_second", "train_peak_memory")
+SUMMARY = {"corpus": str} | dict.fromkeys(COUNTS, int) | dict.fromkeys(RATES, float)
+TOLD = ("commit", "device", "dtype", "corpus_hash")
+PROVENANCE = {"tuning": dict | None} | dict.fromkeys(TOLD, str | None)
+TUNING = {"trials": int, "budget": dict, "chosen": dict, "untuned": dict}
 
 
 @dataclass(frozen=True)
@@ -98,21 +107,48 @@ def runs(paths: Iterable[Path]) -> list[Run]:
 
 
 def _run(folder: RunFolder) -> Run:
+    """Its texts are made printable: a run folder may come from anybody."""
     try:
         run = Run(
             folder=folder.path,
-            config=folder.config(),
-            status=folder.status,
-            summary=folder.summary,
-            provenance=folder.provenance,
-            results=results.read(folder.path),
-            probes=results.read_probes(folder.path),
+            config=_shown(folder.config()),
+            status=_shown(folder.status),
+            summary=_shown(folder.summary),
+            provenance=_shown(folder.provenance),
+            results=[_row(result) for result in results.read(folder.path)],
+            probes=[_row(result) for result in results.read_probes(folder.path)],
         )
-    except (OSError, ValueError, TypeError) as error:
-        reason = str(error).splitlines()[0]
+        _require_keys(run)
+        _require_types(run)
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        reason = printable(str(error)) or type(error).__name__
         raise UserError(f"{folder.path}: cannot be read ({reason}); leave it out") from error
-    _require_keys(run)
     return run
+
+
+def _require_types(run: Run) -> None:
+    """Raise ValueError for what a report cannot count or compare."""
+    typed.require(run.summary, SUMMARY)
+    typed.require(run.provenance, PROVENANCE)
+    typed.require(run.status, {"state": str, "reason": str | None})
+    _ = run.lr_multiplier
+    if (tuning := run.tuning) is not None:
+        typed.require(tuning, TUNING)
+        if missing := TUNING.keys() - tuning.keys():
+            raise ValueError(f"tuning: {', '.join(sorted(missing))} is missing")
+
+
+def _shown(value: Any) -> Any:
+    """The same with every text, keys included, printable."""
+    if isinstance(value, dict):
+        return {_shown(key): _shown(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_shown(each) for each in value]
+    return printable(value) if isinstance(value, str) else value
+
+
+def _row(result: Row) -> Row:
+    return dataclasses.replace(result, **_shown(dataclasses.asdict(result)))
 
 
 def _require_keys(run: Run) -> None:

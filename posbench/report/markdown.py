@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from posbench.report import wording
@@ -64,5 +65,5 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def escape(text: str) -> str:
-    """Text from a run, harmless in a Markdown table."""
-    return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+    """Text from a run, in a table too: no tag, no link or picture, no other type."""
+    return re.sub(r"([\\`*\[\]|])", r"\\\1", " ".join(text.split("\n"))).replace("<", "&lt;")

@@ -18,6 +18,7 @@ COLUMNS = (
 ).split()
 
 Line = dict[str, object]
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how one begins
 
 
 def tidy(report: Report, runs: Sequence[Run]) -> str:
@@ -35,13 +36,21 @@ def tidy(report: Report, runs: Sequence[Run]) -> str:
     writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
     writer.writeheader()
     for run in runs:
-        writer.writerows(_run(run, labels[run.folder]))
+        writer.writerows(map(_harmless, _run(run, labels[run.folder])))
     for comparison in report.comparisons:
         for row in comparison.rows:
-            writer.writerows(_row(comparison, row))
+            writer.writerows(map(_harmless, _row(comparison, row)))
     for probe in report.probes:
-        writer.writerows(_probe(probe))
+        writer.writerows(map(_harmless, _probe(probe)))
     return text.getvalue()
+
+
+def _harmless(line: Line) -> Line:
+    """Behind an apostrophe where a spreadsheet would take a text of a run for a formula."""
+    return {
+        key: f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
+        for key, value in line.items()
+    }
 
 
 def _run(run: Run, label: str) -> Iterator[Line]:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import glob
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from posbench import memory
 from posbench.errors import UserError
 from posbench.sources.base import Document, sha256_of, split
+
+HELD = 3  # bytes of memory a byte of text: the file, its text, and that as documents
+SHOWN = 20  # keys of a row without text
 
 
 class Files:
@@ -32,16 +37,15 @@ class Files:
     def load(self) -> dict[str, list[Document]]:
         documents: list[Document] = []
         for name, path in self._files().items():
-            text = _decode(path)
-            rows = self._rows(path, text) if path.suffix.lower() == ".jsonl" else {"": text}
-            documents += [Document(name + row, t) for row, t in rows.items() if t.strip()]
+            rows = self._rows(path) if path.suffix.lower() == ".jsonl" else [("", _decode(path))]
+            documents += [Document(name + row, text) for row, text in rows if text.strip()]
         if not documents:
             raise UserError(f"corpus.path={self.path}: no text in it")
         return split(documents)
 
     def _files(self) -> dict[str, Path]:
         """Name -> path, in the order of the names."""
-        root = Path(self.path).expanduser()
+        root = Path(os.path.expanduser(self.path))
         if root.is_dir():
             below = {path.relative_to(root).as_posix(): path for path in root.rglob("*")}
             found = {name: path for name, path in below.items() if not _hidden(name)}
@@ -51,15 +55,18 @@ class Files:
             found = _by_common_folder(glob.glob(str(root), recursive=True))
         files = {n: found[n] for n in sorted(found) if found[n].is_file()}
         if files:
+            size = sum(path.stat().st_size for path in files.values())
+            memory.require(f"corpus.path={self.path}: the text", HELD * size)
             return files
         if root.is_dir():
             raise UserError(f"corpus.path={self.path}: no files in this folder")
         raise UserError(f"corpus.path={self.path}: no such file or folder, and no glob match")
 
-    def _rows(self, path: Path, text: str) -> dict[str, str]:
-        """ ":<line>" -> text of each row that is not blank."""
-        lines = enumerate(text.split("\n"), start=1)
-        return {f":{n}": self._row(f"{path}:{n}", line) for n, line in lines if line.strip()}
+    def _rows(self, path: Path) -> Iterator[tuple[str, str]]:
+        """ ":<line>" and the text of each row that is not blank."""
+        for n, line in enumerate(_decode(path).split("\n"), start=1):
+            if line.strip():
+                yield f":{n}", self._row(f"{path}:{n}", line)
 
     def _row(self, place: str, line: str) -> str:
         try:
@@ -69,7 +76,8 @@ class Files:
             raise UserError(f"{place}: not JSON ({reason})") from error
         text = row.get(self.field) if isinstance(row, dict) else None
         if not isinstance(text, str):
-            has = ", ".join(map(repr, row)) if isinstance(row, dict) else type(row).__name__
+            known = [repr(key) for key in row][:SHOWN] if isinstance(row, dict) else None
+            has = type(row).__name__ if known is None else ", ".join(known)
             raise UserError(
                 f"{place}: no text in field {self.field!r} (there is: {has}); set corpus.field"
             )

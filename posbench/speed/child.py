@@ -8,8 +8,6 @@ import json
 import sys
 from pathlib import Path
 
-from omegaconf import OmegaConf
-
 from posbench import config as schemas
 from posbench import runtime
 from posbench.speed.failure import Failed, told
@@ -20,7 +18,7 @@ def main() -> None:
     with contextlib.suppress(OSError):  # not Linux; otherwise, no memory left: this one first
         Path("/proc/self/oom_score_adj").write_text("1000")
     asked = json.load(sys.stdin)
-    config = schemas.load(OmegaConf.create(asked["config"]), schemas.SpeedCommand)
+    config = schemas.plain(asked["config"], schemas.SpeedCommand)
     runtime.set_threads(config.runtime)
     device = runtime.device(config.runtime)
     try:
