@@ -31,6 +31,7 @@ def command(
             sweep.current = sweep.Sweep(habits or Habits())
 
             def guarded(node: DictConfig) -> None:
+                sweep.note_job()
                 try:
                     task(node)
                 except Exception as error:
@@ -58,7 +59,7 @@ def command(
                     _told(error)
                     raise
                 raise _failed(f"the sweep broke off ({one_line(error)}): ") from error
-            if sweep.current.multirun and sweep.failures():
+            if sweep.failures():
                 raise _failed()
             if len(errors) > 1:
                 raise UserError("; ".join(one_line(error) for error in errors))

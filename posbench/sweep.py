@@ -111,9 +111,11 @@ class SweepCallback(Callback):
         if isinstance(config.run, DictConfig):  # else that of posbench eval, a folder
             current.folder = Path(config.run.root) / config.run.experiment
 
-    def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
-        if in_multirun():
-            current.job = int(config.hydra.job.num) + 1
+
+def note_job() -> None:
+    """Which of the jobs this process is at."""
+    if in_multirun():
+        current.job = int(HydraConfig.get().job.num) + 1
 
 
 def in_multirun() -> bool:
@@ -123,9 +125,10 @@ def in_multirun() -> bool:
 
 def name(node: DictConfig) -> str:
     """How a job is called in a line about it."""
-    if isinstance(node.run, DictConfig):
-        return f"{node.run.name} seed {node.seed}"
-    return str(node.run)
+    run = node.get("run")  # posbench eval's is a folder; posbench report has none
+    if isinstance(run, DictConfig):
+        return f"{run.name} seed {node.seed}"
+    return f"job {current.job}" if run is None else str(run)
 
 
 def failures() -> list[str]:
@@ -184,7 +187,7 @@ def check_places(jobs: Sequence[Job], place: Callable[[DictConfig], Path]) -> No
     if shared := [path for path, count in found.items() if count > 1]:
         raise UserError(
             f"{found[shared[0]]} jobs share the folder {shared[0]}, none was started: give them "
-            "names, e.g. 'run.name=${encoding._target_}-lr${optim.lr}' or run.experiment"
+            "names, e.g. 'run.name=${hydra:runtime.choices.encoding}-lr${optim.lr}'"
         )
 
 

@@ -95,6 +95,14 @@ def test_other_commands_have_no_dry_run(tmp_path: Path, capfd: Output) -> None:
         assert "posbench train alone" in capfd.readouterr().err
 
 
+def test_a_command_that_knows_no_sweeps_fails_with_a_job_of_one(
+    tmp_path: Path, capfd: Output
+) -> None:
+    words = [f"runs=[{tmp_path}/a],[{tmp_path}/b]", f"folder={tmp_path}"]
+    assert cli.run(["report", "-m", *words]) == 1
+    assert "2 of the jobs failed" in capfd.readouterr().err
+
+
 CASES = ["encoding=randomized_rope", "encoding=transformer_xl", "encoding=shaw"]
 MORE = "model.dropout=0.1 train.accumulate=2 eval.probes=[copy] eval.probe_distances=[12]"
 
