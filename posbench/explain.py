@@ -45,7 +45,7 @@ def complain(line: str, details: Sequence[str] = ()) -> None:
         "error:", said, style="red", markup=False, highlight=False
     )
     for detail in details:
-        print(detail, file=sys.stderr)
+        print(redacted(detail), file=sys.stderr)
 
 
 def _first_to_say() -> bool:

@@ -108,7 +108,8 @@ class SweepCallback(Callback):
             raise Settled(error) from error
         if not go_on:
             raise Settled
-        current.folder = Path(config.run.root) / config.run.experiment
+        if isinstance(config.run, DictConfig):  # else that of posbench eval, a folder
+            current.folder = Path(config.run.root) / config.run.experiment
 
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
         if in_multirun():
@@ -122,7 +123,9 @@ def in_multirun() -> bool:
 
 def name(node: DictConfig) -> str:
     """How a job is called in a line about it."""
-    return f"{node.run.name} seed {node.seed}"
+    if isinstance(node.run, DictConfig):
+        return f"{node.run.name} seed {node.seed}"
+    return str(node.run)
 
 
 def failures() -> list[str]:
