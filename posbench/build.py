@@ -65,7 +65,7 @@ def extended(config: Config, extension: dict[str, Any]) -> dict[str, Any]:
         asked["original_length"] = config.train.length
     _check_arguments(made, asked, "extension", given=1)
     for key, value in asked.items():
-        if config.encoding.get(key, value) != value:
+        if key in config.encoding and config.encoding[key] != value:
             raise UserError(f"extension.{key}={value}: the run has {key}={config.encoding[key]}")
     length = asked.get("original_length", config.train.length)
     if length != config.train.length:

@@ -149,7 +149,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         lines = path.read_text(encoding="utf-8").split("\n")
         rows = [json.loads(line) for line in lines[:-1] if line]
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: a row that is not JSON ({error})") from error
+        raise UserError(f"{path}: cannot be read, a row is not JSON ({error})") from error
     if not all(isinstance(row, dict) for row in rows):
-        raise UserError(f"{path}: a row that is no object")
+        raise UserError(f"{path}: cannot be read, a row is no object")
     return rows

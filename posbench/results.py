@@ -104,6 +104,8 @@ def _rows(kind: type[Row], path: Path) -> Iterator[Row]:
     for row in read_rows(path):
         try:
             typed.require(row, types)
+            if not row.get("protocol", "probe").strip():
+                raise ValueError("protocol is empty")
             yield kind(**{key: value for key, value in row.items() if key in types})
         except (ValueError, TypeError) as error:
             raise UserError(f"{path}: not a row of results ({error})") from error

@@ -209,6 +209,7 @@ def test_the_runs_own_numbers_stay(root: Path) -> None:
         ("rope", ["extension=pi", "+extension.base=5"], ["extension.base=5", "10000"]),
         ("rope", ["extension=window", "extension.recent=2.5"], ["recent=2.5", "int"]),
         ("rope", ["extension=yarn", "extension.original_length=0"], ["original_length=0", "16"]),
+        ("rope", ["extension=yarn", "extension.alpha=nan"], ["extension.alpha=nan"]),
     ],
 )
 def test_a_mistake_gets_one_clear_line(

@@ -165,9 +165,9 @@ def test_a_replay_that_diverges_says_so(run: Path, capfd: Output) -> None:
     ("rows", "expected"),
     [
         ("", "has not logged a step"),
-        ("{no\n", "not the rows of a training run"),
+        ("{no\n", "a row is not JSON"),
         ('{"step": 1}\n', "not the rows of a training run ('loss')"),
-        ("[]\n", "not the rows of a training run"),
+        ("[]\n", "a row is no object"),
         ('{"step": 1, "loss": 1, "grad_norm": 1}\n' * 2, "not in order"),
     ],
 )

@@ -276,6 +276,7 @@ REFUSED_BY_REPORT: dict[str, Tamper] = {
     "a row with a long number": lines("9" * 5000 + "\n"),
     "a row without keys": lines("{}\n"),
     "a list for a name": row(protocol=["a"]),
+    "no name": row(protocol=" "),
     "a length that is text": row(length="16"),
     "a loss that is no number": row(nll=float("nan")),
     "a loss beyond all": row(nll=float("inf")),
