@@ -126,10 +126,12 @@ def require_own(path: Path) -> None:
         raise UserError(f"{path} is a link or no file, and nothing is written through it")
 
 
-def require_own_below(folder: Path, read: str) -> None:
-    """The same of everything in a folder but the part of it that is only read."""
+def require_own_below(folder: Path, read: str, others: str) -> None:
+    """The same of everything in a folder, but of a part that is only read, and of what is below a
+    part that others write anew, links of their own included."""
     for path in folder.rglob("*"):
-        if path.relative_to(folder).parts[0] != read:
+        part, *below = path.relative_to(folder).parts
+        if part != read and not (part == others and below):
             require_own(path)
 
 

@@ -331,6 +331,5 @@ def test_a_failure_that_the_others_do_not_know_of_ends_a_sweep(
     monkeypatch.setattr(distributed, "world", lambda: World(size=2))
     monkeypatch.setattr(World, "gather", lambda self, value: [value, value])
     monkeypatch.setattr("posbench.run.display", fails)
-    with pytest.raises(MemoryError, match="not enough"):
-        cli.run(["train", "-m", "seed=1,2,3", *words(tmp_path)])
+    assert cli.run(["train", "-m", "seed=1,2,3", *words(tmp_path)]) == 1
     assert tried == ["rope seed 1"]

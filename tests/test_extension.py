@@ -233,8 +233,9 @@ def test_a_sweep_over_extensions_reports_every_failure(root: Path, capfd: Output
     assert cli.run(["eval", "-m", *words]) == 1
     error = capfd.readouterr().err
     assert "error: 2 of 3 jobs failed" in error
+    at_the_end = error.rpartition("jobs failed")[2]
     for factor in ("factor=0.5", "factor=0.25"):
-        assert error.count(factor) == 2  # at once, and at the end
+        assert factor in at_the_end
     assert not Path("multirun").exists()
 
 

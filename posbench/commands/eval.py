@@ -37,7 +37,7 @@ def evaluate(node: DictConfig) -> None:
             raise UserError(
                 f"{folder.path}: not finished; repeat its posbench train command first"
             )
-        require_own_below(folder.path, read="checkpoints")
+        require_own_below(folder.path, read="checkpoints", others="wandb")
         build.positional(config)  # nothing here trains, but the report tells it
         changes = {k: v for k, v in dataclasses.asdict(asked.eval).items() if v is not None}
         trained = copy.deepcopy(config)
