@@ -114,12 +114,10 @@ def test_a_job_is_the_run_alone(tmp_path: Path) -> None:
     before = "encoding=t5 run.name=t5-${model.width} model.width=16,64 runtime.threads=2"
     assert sweep(together, MORE, before) == 0
     assert sweep(together, MORE, f"encoding={names} seed=1,2") == 0
-    for words in CASES:
-        for seed in (1, 2):
-            command = ["train", *flat(arguments(apart, MORE, words, f"seed={seed}"))]
-            assert _alone(command) == 0
+    for words in CASES:  # the second seed: after most of the others
+        assert _alone(["train", *flat(arguments(apart, MORE, words, "seed=2"))]) == 0
     found = runs(apart)
-    assert len(found) == 6
+    assert len(found) == 3
     for one in found:
         other = together / one.relative_to(apart)
         assert _numbers(one) == _numbers(other)
