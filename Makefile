@@ -25,7 +25,7 @@ report: .venv/.runtime ## compare the runs in outputs/
 test: .venv/.dev ## run the tests (ARGS='-k alibi' for some of them)
 	@$(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal -m 'not long' $(ARGS)
 
-test-all: .venv/.dev ## the long ones too: half an hour
+test-all: .venv/.dev ## the long ones too
 	@$(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
 
 lint: .venv/.dev ## check style, format and types

@@ -50,24 +50,27 @@ def run(arguments: list[str]) -> int:
         return 0
     if command in COMPLETION:
         return _complete(rest)
-    if torchrun.processes() > 1 and command not in SHARED:
-        if torchrun.rank() == 0:
-            print(f"error: {command} is for one process: run it without torchrun", file=sys.stderr)
-        return 2
     if command not in COMMANDS:
         close = difflib.get_close_matches(command, COMMANDS, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
-        print(f"error: {command}: no such command{hint} ({', '.join(COMMANDS)})", file=sys.stderr)
-        return 2
+        return _refuse(f"{command}: no such command{hint} ({', '.join(COMMANDS)})")
+    if torchrun.processes() > 1 and command not in SHARED:
+        return _refuse(f"{command} is for one process: run it without torchrun")
     if command in TAKES_RUNS:
         rest = with_runs(rest)
     elif command in TAKES_RUN:
         runs, rest = apart(rest)
         if len(runs) > 1:
-            print(f"error: {command} takes one run folder: {', '.join(runs)}", file=sys.stderr)
-            return 2
+            return _refuse(f"{command} takes one run folder: {', '.join(runs)}")
         rest += [f"run={quoted(run)}" for run in runs]
     return _dispatch(command, rest)
+
+
+def _refuse(line: str) -> int:
+    """Say once, of all processes, why there is nothing to run; the exit code."""
+    if torchrun.rank() == 0:
+        print(f"error: {line}", file=sys.stderr)
+    return 2
 
 
 def usage() -> str:

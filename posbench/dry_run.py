@@ -1,7 +1,8 @@
 """What posbench train would do: its jobs, what is done of them, and what the rest will take.
 
 Time and memory are measured: a few steps of training, and one batch of windows of each protocol
-and length. Jobs that differ in nothing but seed and place are measured once.
+and length. Jobs that differ in nothing but seed and place are measured once. The corpus is
+tokenized and kept, if it was not; nothing else is written.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Cost:
 
 def show(configs: Sequence[Config], console: Console) -> None:
     """A table of the jobs. Raises UserError, after it, if some of them cannot run."""
-    table = Table(title="dry run: nothing is trained, nothing is written", **PLAIN)
+    table = Table(title="dry run: nothing is trained", **PLAIN)
     table.add_column("job", justify="right")
     table.add_column("run", no_wrap=True)
     for header in ("folder", "state"):
@@ -57,7 +58,7 @@ def show(configs: Sequence[Config], console: Console) -> None:
             try:
                 config, _ = ready(asked)
                 state, done = _state(config)
-                if done < config.train.steps or state != "done":
+                if state != "done":
                     cost = _cost(config, measured)
                     seconds = (config.train.steps - done) * cost.step + cost.evaluation
                     left += seconds

@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 from posbench import sweep
 from posbench.errors import Parted, SweepFailed, UserError
 from posbench.explain import complain, is_users, one_line
+from posbench.launcher import in_multirun
 from posbench.sweep import Habits, Settled
 
 Task = Callable[[DictConfig], None]
@@ -27,7 +28,7 @@ def command(
 
     def decorate(task: Task) -> Callable[[], None]:
         def call() -> None:
-            errors: list[Exception] = []
+            failed: list[Exception] = []  # a single job's
             sweep.current = sweep.Sweep(habits or Habits())
 
             def guarded(node: DictConfig) -> None:
@@ -35,8 +36,8 @@ def command(
                 try:
                     task(node)
                 except Exception as error:
-                    if not sweep.in_multirun():
-                        errors.append(error)  # raised below: Hydra would print it too
+                    if not in_multirun():
+                        failed.append(error)  # raised below: Hydra would print it too
                         return
                     said = f"{sweep.name(node)}: {one_line(error)}"
                     sweep.current.failed[sweep.current.job] = said
@@ -56,22 +57,20 @@ def command(
                 return
             except Exception as error:  # a launcher that loses a worker gives up its other jobs
                 if not sweep.current.multirun:
-                    _told(error)
+                    _require_readable(error)
                     raise
                 raise _failed(f"the sweep broke off ({one_line(error)}): ") from error
             if sweep.failures():
                 raise _failed()
-            if len(errors) > 1:
-                raise UserError("; ".join(one_line(error) for error in errors))
-            if errors:
-                raise errors[0]
+            if failed:
+                raise failed[0]
 
         return call
 
     return decorate
 
 
-def _told(error: Exception) -> None:
+def _require_readable(error: Exception) -> None:
     """Raise UserError for what Hydra, not a task, raised about a word of the command line."""
     if isinstance(error, (ValueError, TypeError, AssertionError, RecursionError)):
         raise UserError(f"the overrides cannot be read: {one_line(error)}") from error

@@ -24,10 +24,20 @@ EXTRAS = {
 }
 
 
+def in_multirun() -> bool:
+    """Whether this is one job of many, in whichever process."""
+    return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
+
+
+def elsewhere(hydra: Any) -> bool:
+    """Whether the launcher in Hydra's part of a configuration runs jobs in other processes."""
+    return not hydra.launcher._target_.endswith(".BasicLauncher")
+
+
 def beside_others() -> bool:
     """Whether this is a job of a sweep whose launcher may run others at the same time."""
     asked = _asked()
-    return asked is not None and not asked.launcher._target_.endswith(".BasicLauncher")
+    return asked is not None and elsewhere(asked)
 
 
 def cores() -> int:
@@ -57,9 +67,7 @@ def enter_folder() -> None:
 
 def _asked() -> Any:
     """Hydra's part of the configuration inside a sweep's job, else None."""
-    if not HydraConfig.initialized() or HydraConfig.get().mode != RunMode.MULTIRUN:
-        return None
-    return HydraConfig.get()
+    return HydraConfig.get() if in_multirun() else None
 
 
 def _share(asked: Any, usable: int) -> float:

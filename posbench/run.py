@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import statistics
@@ -106,6 +107,13 @@ def trouble(config: Config) -> str | None:
         return RunFolder.of(config).trouble(config)
     except UserError as error:
         return str(error)
+
+
+def note(config: Config, error: Exception) -> None:
+    """Leave word of a failure in the run's folder, where nothing else is."""
+    with contextlib.suppress(UserError):
+        config, _ = tuning.applied(config)
+    RunFolder.of(config).note(config, error)
 
 
 def check(config: Config) -> None:

@@ -68,17 +68,19 @@ class RunFolder:
 
     def config(self) -> dict[str, Any]:
         """The saved configuration as plain data. Raises UserError where there is none."""
-        path = self.path / "config.yaml"
-        if not path.is_file():
-            raise UserError(f"{self.path}: not a run folder (it has no config.yaml)")
-        loaded = saved.read(path)
-        saved.require_types(path, loaded)
+        loaded = saved.read(self._config_file())
+        saved.require_types(self._config_file(), loaded)
         return loaded
 
     def typed(self) -> Config:
         """The saved configuration, to build from; see saved.py. Raises UserError."""
-        self.config()
-        return saved.typed(self.path / "config.yaml")
+        return saved.typed(self._config_file())
+
+    def _config_file(self) -> Path:
+        path = self.path / "config.yaml"
+        if not path.is_file():
+            raise UserError(f"{self.path}: not a run folder (it has no config.yaml)")
+        return path
 
     def holds(self, config: Config) -> bool:
         """Whether the folder's run is of this configuration, but for what may differ."""
@@ -86,9 +88,10 @@ class RunFolder:
 
     def trouble(self, config: Config) -> str | None:
         """Why the run of this configuration is not done; None if it is."""
-        if not self.status:
+        differences = self._differences(config) if self.status else {}
+        if not self.status or (differences and not self._got_somewhere):  # it will be replaced
             return "not begun"
-        if differences := self._differences(config):
+        if differences:
             return f"{self.path} holds a run of another configuration ({', '.join(differences)})"
         state, reason = self.status.get("state"), self.status.get("reason")
         if state == "done":

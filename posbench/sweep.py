@@ -20,14 +20,12 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
-from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from posbench.errors import UserError
 from posbench.explain import one_line
-
-HERE = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"  # jobs in this process
+from posbench.launcher import elsewhere, in_multirun
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -97,11 +95,10 @@ class SweepCallback(Callback):
         current.multirun = True
         try:
             current.jobs = _jobs(config)
-            launcher = config.hydra.launcher._target_
-            if launcher != HERE and current.habits.trouble is None:
+            if elsewhere(config.hydra) and current.habits.trouble is None:
                 raise UserError(
-                    f"{launcher.rpartition('.')[2]}: only the jobs of posbench train and "
-                    "posbench tune can run elsewhere; leave hydra/launcher out"
+                    "only the jobs of posbench train and posbench tune can run in other "
+                    "processes; leave hydra/launcher out"
                 )
             go_on = current.habits.before(current.jobs)
         except Exception as error:
@@ -116,11 +113,6 @@ def note_job() -> None:
     """Which of the jobs this process is at."""
     if in_multirun():
         current.job = int(HydraConfig.get().job.num) + 1
-
-
-def in_multirun() -> bool:
-    """Whether this job is one of many, in whichever process."""
-    return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
 
 
 def name(node: DictConfig) -> str:

@@ -16,28 +16,16 @@ import tempfile
 import time
 from pathlib import Path
 
-import numpy as np
 import torch
 from hydra import compose, initialize_config_module
+from step_profile import Random  # beside this file
 
 from posbench import build, tracking
 from posbench import config as schemas
 from posbench.config import TrackingConfig
-from posbench.segments import Batch
 from posbench.trainer import Trainer
 
 MODES = ("disabled", "offline", "online")
-
-
-class Random:
-    """The same tokens in every step."""
-
-    def __init__(self, windows: int, length: int) -> None:
-        tokens = np.random.default_rng(0).integers(1024, size=(windows, length + 1))
-        self.only = Batch(tokens[:, :-1], tokens[:, 1:], np.zeros(windows, dtype=np.bool_))
-
-    def batch(self, step: int) -> Batch:
-        return self.only
 
 
 def trainer(steps: int) -> Trainer:

@@ -209,15 +209,22 @@ def endless(root: Path) -> list[str]:
     return ["posbench", "train", *words(root, more)]
 
 
-@pytest.mark.slow
-def test_a_killed_process_ends_the_others(tmp_path: Path) -> None:
-    run = folder(tmp_path, "x")
-    with start(2, *endless(tmp_path)) as process:
-        wait_for(lambda: (run / "checkpoints" / "step-000020").exists(), process)
-        os.kill(ranks(process)[1], signal.SIGKILL)
+def killed(root: Path, processes: int, rank: int) -> str:
+    """The one line in which an endless run ends that loses a process after a checkpoint."""
+    with start(processes, *endless(root)) as process:
+        first = folder(root, "x") / "checkpoints" / "step-000020"
+        wait_for(lambda: first.exists(), process)
+        os.kill(ranks(process)[rank], signal.SIGKILL)
         _, err = process.communicate(timeout=120)
     assert process.returncode != 0
     (line,) = errors(err)
+    return line
+
+
+@pytest.mark.slow
+def test_a_killed_process_ends_the_others(tmp_path: Path) -> None:
+    run = folder(tmp_path, "x")
+    line = killed(tmp_path, processes=2, rank=1)
     assert "one of the 2 processes" in line
     status = RunFolder(run).status
     assert status["state"] == "failed"
@@ -228,12 +235,7 @@ def test_a_killed_process_ends_the_others(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_a_run_without_its_first_process_goes_on_and_stops_when_asked(tmp_path: Path) -> None:
     run = folder(tmp_path, "x")
-    with start(3, *endless(tmp_path)) as process:
-        wait_for(lambda: (run / "checkpoints" / "step-000020").exists(), process)
-        os.kill(ranks(process)[0], signal.SIGKILL)
-        _, err = process.communicate(timeout=120)
-    assert process.returncode != 0
-    assert len(errors(err)) == 1
+    killed(tmp_path, processes=3, rank=0)
     saved = max(int(path.name[5:]) for path in (run / "checkpoints").iterdir())
     with start(2, *endless(tmp_path)) as process:
         wait_for(lambda: max(column(run, "step")) > saved + 40, process)

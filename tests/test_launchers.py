@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,10 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import OmegaConf
+from torch import Tensor
 
 from posbench import config, launcher, results, runtime
+from posbench.encodings.alibi import ALiBi
 from posbench.errors import UserError
 from posbench.files import read_rows
 from posbench.run_folder import RunFolder
@@ -110,6 +114,34 @@ def test_joblib(
     assert "diverges" in said.err
     assert "\x1b[" not in said.out  # no bars
     assert "step 4/4" in said.out
+
+
+class Deadly(ALiBi):
+    """As the kernel does where memory is short."""
+
+    def distance_bias(self, distance: Tensor, layer: int) -> Tensor:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return super().distance_bias(distance, layer)
+
+
+@needs("hydra_joblib_launcher")
+def test_a_worker_that_dies(
+    tmp_path: Path, workers: None, monkeypatch: pytest.MonkeyPatch, capfd: Output
+) -> None:
+    (tmp_path / "conf" / "encoding").mkdir(parents=True)
+    (tmp_path / "conf" / "encoding" / "deadly.yaml").write_text(
+        "_target_: tests.test_launchers.Deadly\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent))
+    joblib = "hydra/launcher=joblib hydra.launcher.n_jobs=2"
+    assert train(tmp_path, "encoding=deadly,nope", joblib, f"-m --config-dir {tmp_path}/conf") == 1
+    told = capfd.readouterr().err
+    (line,) = (each for each in told.splitlines() if each.startswith("error:"))
+    assert "the sweep broke off" in line
+    assert "Traceback" not in told
+    assert "deadly seed 1: was killed" in told
+    assert told.strip().splitlines()[-1].split()[:2] == ["posbench", "train"]
+    assert train(tmp_path, "encoding=nope") == 0  # nothing is in its way
 
 
 @pytest.mark.long

@@ -81,6 +81,22 @@ def test_a_dry_run_lists_the_jobs_and_does_nothing(tmp_path: Path, capfd: Output
     assert len(runs(tmp_path)) == 1
 
 
+def test_what_failed_before_it_got_anywhere_is_in_nobodys_way(
+    tmp_path: Path, capfd: Output
+) -> None:
+    """A failed job's folder is of the configuration that it would have run with."""
+    short = "encoding=learned run.name=x ++encoding.max_length=8 tuned=auto seed=1,2"
+    assert sweep(tmp_path, short) == 1
+    capfd.readouterr()
+    assert sweep(tmp_path, short, "dry_run=true") == 1
+    told = " ".join(capfd.readouterr().out.split())
+    assert "another configuration" not in told
+    words = "encoding=learned run.name=x tuned=auto seed=1"
+    assert sweep(tmp_path, words, "dry_run=true") == 0
+    assert " new " in capfd.readouterr().out
+    assert sweep(tmp_path, words) == 0
+
+
 def test_a_dry_run_says_what_cannot_run(tmp_path: Path, capfd: Output) -> None:
     words = "encoding=learned,learned_clamp ++encoding.max_length=8 dry_run=true"
     assert sweep(tmp_path, words) == 1

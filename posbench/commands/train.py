@@ -14,7 +14,7 @@ from posbench.config import Config
 from posbench.entry import command
 from posbench.report import collect
 from posbench.report.show import show_runs
-from posbench.run import ready, run, trouble
+from posbench.run import note, ready, run, trouble
 from posbench.run_folder import RunFolder
 from posbench.sweep import Habits, Job
 
@@ -38,10 +38,10 @@ def train(node: DictConfig) -> None:
     try:
         folder = run(config, console)
     except Exception as error:
-        if sweep.in_multirun() and torchrun.rank() == 0:
-            RunFolder.of(config).note(config, error)
+        if launcher.in_multirun() and torchrun.rank() == 0:
+            note(config, error)
         raise
-    if not sweep.in_multirun() and torchrun.rank() == 0:
+    if not launcher.in_multirun() and torchrun.rank() == 0:
         show_runs([folder.path], console)
     return None
 
