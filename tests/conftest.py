@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,17 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         for name in ("POSBENCH_CACHE", "TRACKIO_DIR"):
             patch.setenv(name, str(tmp_path_factory.mktemp(name.lower())))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _own_logging() -> Iterator[None]:
+    """A log handler writes to the streams of the test that made it: it ends with that test."""
+    root = logging.getLogger()
+    before = [*root.handlers]
+    yield
+    for handler in [each for each in root.handlers if each not in before]:
+        root.removeHandler(handler)
+        handler.close()
 
 
 @pytest.fixture
