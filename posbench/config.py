@@ -104,6 +104,7 @@ class DeviceConfig:
 class RuntimeConfig(DeviceConfig):
     dtype: str  # auto, float32, bfloat16 (autocast in training; evaluation is float32)
     memory_fraction: float = 1.0  # of a GPU, at most; earlier runs have none
+    cuda_graphs: bool = False  # with train.compile, on a GPU; earlier runs have none
 
 
 @dataclass

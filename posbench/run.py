@@ -139,6 +139,8 @@ def check(config: Config) -> None:
     tracking.check(config.tracking)
     if config.tracking.every < 1:
         raise UserError(f"tracking.every={config.tracking.every} must be at least 1")
+    if config.runtime.cuda_graphs and not train.compile:
+        raise UserError("runtime.cuda_graphs=true: needs train.compile=true")
     if not 0 < config.runtime.memory_fraction <= 1:
         raise UserError(
             f"runtime.memory_fraction={config.runtime.memory_fraction} must lie in (0, 1]"

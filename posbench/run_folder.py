@@ -33,8 +33,8 @@ from posbench.files import clear_temporaries, remove_folder, write_json, write_t
 
 # What may differ between runs that are compared, and when a run is resumed.
 FREE = (
-    *("run", "dry_run", "tracking", "runtime.threads"),
-    *("runtime.memory_fraction", "eval.batch_tokens", "train.checkpoint_every"),
+    *("run", "dry_run", "tracking", "eval.batch_tokens", "train.checkpoint_every"),
+    *("runtime.threads", "runtime.memory_fraction", "runtime.cuda_graphs"),
 )
 
 

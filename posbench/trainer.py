@@ -52,11 +52,13 @@ class Trainer:
         self.model, self.stream, self.config, self.device = model, stream, config, device
         self.autocast, self.world = autocast, world
         self.optimizer = optimizer(model, config.optim, build.positional(config))
+        self.graphs = config.train.compile and config.runtime.cuda_graphs
         self.forward = model
         if config.train.compile:
             hide_from_compilers()
             torch._dynamo.reset()  # what earlier jobs of the process left
-            self.forward = cast(Transformer, torch.compile(model))
+            mode = "reduce-overhead" if self.graphs else "default"
+            self.forward = cast(Transformer, torch.compile(model, mode=mode))
         self.forward = cast(Transformer, world.parallel(self.forward))
         self.memory: list[Tensor] = []  # one [lanes, M, D] a layer
         self.hidden: Tensor | None = None  # [B, M], of all lanes: memory of another document
@@ -79,6 +81,8 @@ class Trainer:
 
     def advance(self) -> None:
         """One optimizer step. On CUDA it is only launched: nothing here waits for a number."""
+        if self.graphs:
+            torch.compiler.cudagraph_mark_step_begin()  # the last step's tensors are not needed
         rate = schedule(self.step, self.config.train.steps, self.config.optim)
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["lr_multiplier"]
@@ -126,6 +130,8 @@ class Trainer:
         enabled = self.autocast is not None
         with torch.autocast(self.device.type, dtype=self.autocast, enabled=enabled):
             states, self.memory = self.forward(inputs, memory, hidden)
+            if self.graphs:  # the next replay overwrites what this one returned
+                self.memory = [past.clone() for past in self.memory]
             weight = self.model.tokens.weight
             return cross_entropy(states.flatten(0, 1), weight, targets.flatten())
 

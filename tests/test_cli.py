@@ -80,6 +80,7 @@ def test_an_unknown_command_names_the_nearest(capfd: Output) -> None:
         ("seed=-1", ["seed=-1"]),
         ("seed=one,two", ["seed"]),
         ("seed=99999999999999999999", ["seed"]),
+        ("runtime.cuda_graphs=true", ["runtime.cuda_graphs=true", "train.compile=true"]),
         ("optim.lr=nan", ["optim.lr=nan"]),
         ("optim.weight_decay=-1", ["optim.weight_decay=-1"]),
         ("encoding=shaw encoding.k=abc", ["encoding.k=abc", "int"]),

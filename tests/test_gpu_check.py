@@ -184,7 +184,7 @@ def test_shares_are_dealt_by_family() -> None:
 @pytest.mark.slow
 def test_a_rehearsal_of_the_real_parts(tmp_path: Path) -> None:
     """Through the shell script, as on a machine with a GPU."""
-    asked = "--device cpu --rehearse --only facts recompiles tests steps gpt125m".split()
+    asked = "--device cpu --rehearse --only facts recompiles tests steps graphs gpt125m".split()
     environment = {**os.environ, "OUT": str(tmp_path), "PYTHON": sys.executable}
     environment |= {"BRING": str(tmp_path / "nothing"), "OMP_NUM_THREADS": "1"}
     script = [str(ROOT / "scripts" / "gpu_check.sh"), *asked]
@@ -192,7 +192,7 @@ def test_a_rehearsal_of_the_real_parts(tmp_path: Path) -> None:
     found = written(tmp_path)
     assert done.returncode == 0, done.stdout
     assert {name: part["state"] for name, part in found["parts"].items()} == dict.fromkeys(
-        ("facts", "recompiles", "tests", "steps", "gpt125m"), "ok"
+        ("facts", "recompiles", "tests", "steps", "graphs", "gpt125m"), "ok"
     )
     assert found["rehearsal"] is True
     (row,) = found["parts"]["gpt125m"]["rows"]

@@ -25,6 +25,7 @@ def plan(settings: Settings) -> Plan:
             Part("demo", "scripts.gpu.demo", seen.demo, 190, 120, 1 if few else 2, ONE_EACH),
             Part("steps", "scripts.gpu.steps", seen.steps, 190, 60, 1 if few else 3, ONE_EACH),
             Part("compiled", "scripts.gpu.compiled", seen.steps, 190, 150, 1 if few else 2, SOME),
+            Part("graphs", "scripts.gpu.graphs", seen.graphs, 190, 150, 1 if few else 2, SOME),
         ],
         [Part("gpt125m", "scripts.gpu.gpt125m", seen.gpt125m, 110, 70)],
         [Part("speed", "scripts.gpu.speed", seen.speed, 130, 45)],

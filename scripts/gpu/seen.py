@@ -67,6 +67,17 @@ def gpt125m(rows: list[Row]) -> str:
     return "\n".join(["", *lines])
 
 
+def graphs(rows: list[Row]) -> str:
+    """tokens/s of each way, below the part's own line."""
+    lines = [
+        f"    {row['name']:<16} "
+        + ", ".join(f"{way} {it['tokens_per_second']:,.0f}" for way, it in row["ways"].items())
+        + f" tokens/s; losses to {row['apart']:.0e}"
+        for row in rows
+    ]
+    return "\n".join(["", *lines])
+
+
 def speed(rows: list[Row]) -> str:
     """tokens/s and the ratio to the baseline, by mode and length."""
     tables: dict[str, list[str]] = {}
