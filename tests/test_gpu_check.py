@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -184,16 +185,18 @@ def test_shares_are_dealt_by_family() -> None:
 @pytest.mark.slow
 def test_a_rehearsal_of_the_real_parts(tmp_path: Path) -> None:
     """Through the shell script, as on a machine with a GPU."""
-    asked = "--device cpu --rehearse --only facts recompiles tests steps graphs gpt125m".split()
+    parts = "facts recompiles tests steps gpt125m".split()
+    if shutil.which("c++"):  # torch.compile's for a CPU
+        parts.append("graphs")
+    asked = ["--device", "cpu", "--rehearse", "--only", *parts]
     environment = {**os.environ, "OUT": str(tmp_path), "PYTHON": sys.executable}
     environment |= {"BRING": str(tmp_path / "nothing"), "OMP_NUM_THREADS": "1"}
     script = [str(ROOT / "scripts" / "gpu_check.sh"), *asked]
     done = subprocess.run(script, env=environment, capture_output=True, text=True)
     found = written(tmp_path)
     assert done.returncode == 0, done.stdout
-    assert {name: part["state"] for name, part in found["parts"].items()} == dict.fromkeys(
-        ("facts", "recompiles", "tests", "steps", "graphs", "gpt125m"), "ok"
-    )
+    states = {name: part["state"] for name, part in found["parts"].items()}
+    assert states == dict.fromkeys(parts, "ok")
     assert found["rehearsal"] is True
     (row,) = found["parts"]["gpt125m"]["rows"]
     assert row["share_of_matmul"] > 0
