@@ -52,6 +52,25 @@ def test_every_format_from_files_alone(root: Path, capsys: pytest.CaptureFixture
     assert any(name.endswith(".png") for name in pictures)
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        *("report.level=0.5", "report.draws=500", "report.seed=1", "report.recl_share=0.5"),
+        *("report.baseline=t5", "report.against=press2022", "report.themes=[dark]"),
+        *("runs=[outputs/made/alibi,outputs/made/rope]", "report.figures=[png]"),
+    ],
+)
+def test_another_value_makes_another_report(root: Path, other: str) -> None:
+    everything = "report.formats=[markdown,csv,latex,html] report.figures=[svg]".split()
+    assert report(*everything, "folder=one") == 0
+    assert report(*everything, "folder=two", other) == 0
+    assert contents(root / "one") != contents(root / "two")
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.*")}
+
+
 def test_the_default_is_a_table_and_three_files(root: Path) -> None:
     assert report() == 0
     written = {path.name for path in (root / "outputs").iterdir() if path.is_file()}
