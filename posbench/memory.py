@@ -89,6 +89,13 @@ def require_training(
     require(f"training ({parameters:,} parameters, {asked})", needed, device)
 
 
+def require_pass(
+    what: str, tokens: int, model: ModelConfig, dtype: torch.dtype, device: torch.device
+) -> None:
+    """Raise NotEnough where one layer could not hand so many tokens to the next."""
+    require(what, dtype.itemsize * tokens * model.width, device)
+
+
 def require_module(what: str, make: Callable[[], nn.Module]) -> None:
     """Raise NotEnough where what `make` makes would not fit, from its shapes alone.
 

@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 import torch
+from hydra import compose, initialize_config_module
 from torch import nn
 
-from posbench import cli, memory
-from posbench.config import ModelConfig
+from posbench import cli, config, memory
+from posbench.config import ModelConfig, SpeedCommand
 from posbench.encodings import Shape
 from posbench.encodings.nope import NoPE
 from posbench.memory import NotEnough
 from posbench.model import Transformer, build
+from posbench.speed import work
 from tests.test_cli import one_line
 from tests.toy import arguments, flat, train
 
@@ -135,3 +137,28 @@ def test_memory_that_runs_out_all_the_same_is_one_line(
     folder = tmp_path / "outputs" / "default" / "alibi" / "seed1"
     assert '"failed"' in (folder / "status.json").read_text()
     assert (folder / "error.txt").exists()
+
+
+@pytest.mark.parametrize("encoding", ["nope", "t5"])
+def test_a_long_description_is_refused_at_once(
+    monkeypatch: pytest.MonkeyPatch, capfd: Output, encoding: str
+) -> None:
+    free(monkeypatch, GIB)
+    assert cli.run(["describe", f"encoding={encoding}", "describe.length=10000000"]) == 1
+    assert "describe.length=10000000 needs at least" in one_line(capfd)
+
+
+def test_long_windows_are_not_checked(monkeypatch: pytest.MonkeyPatch, capfd: Output) -> None:
+    free(monkeypatch, GIB)
+    assert cli.run(["check", "encoding=nope", "train.length=1000000"]) == 1
+    assert "train.length=1000000) needs at least" in one_line(capfd)
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_a_measurement_is_refused_at_once(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    with initialize_config_module("posbench.conf", version_base="1.3"):
+        words = ["run.name=x", "encoding=nope", "train.length=1000000"]
+        asked = config.load(compose("speed", words), SpeedCommand)
+    free(monkeypatch, 100 * 2**20)
+    with pytest.raises(NotEnough):
+        work.MODES[mode](asked, 1_000_000, torch.device("cpu"))

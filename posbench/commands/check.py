@@ -28,6 +28,7 @@ def main(node: DictConfig) -> None:
     small = dataclasses.replace(config.runtime, threads=config.runtime.threads or 1)
     runtime.set_threads(small)  # on small matrices two would only wait for each other
     subject = Subject(config, runtime.device(config.runtime))
+    subject.require_memory()
     found: list[Finding] = []
     with console.status("checking") as status:
         for finding, following in zip(findings(subject), [*list(CHECKS)[1:], ""], strict=True):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from posbench import build
+from posbench import build, memory
 from posbench.attention import KERNELS, choose
 from posbench.config import Config
 from posbench.encodings import Encoding, Shape, Span
@@ -83,6 +83,12 @@ class Subject:
         if encoding is not None:
             config.encoding = dict(encoding)
         return build.model(config, VOCABULARY).to(self.device)
+
+    def require_memory(self) -> None:
+        """Raise NotEnough where a step of training, which a check takes, would not fit."""
+        train = dataclasses.replace(self.config.train, batch=BATCH)
+        size = torch.float32.itemsize
+        memory.require_training(self.model(), self.config.model, train, self.device, size)
 
     def kernels(
         self, layer: int, encoding: Encoding, dtype: torch.dtype = torch.float64

@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from posbench import build, introspect
+from posbench import build, introspect, memory
 from posbench.attention import KERNELS
 from posbench.config import DescribeCommand
 from posbench.describe.served import Served, served
@@ -66,6 +66,13 @@ def pictures(config: DescribeCommand) -> list[Picture]:
     if config.describe.alike:
         _project_alike(model)
     length, parts = config.describe.length, served(model.encoding)
+    memory.require_pass(
+        f"describe.length={length}",
+        BATCH * length,
+        config.model,
+        torch.float64,
+        torch.device("cpu"),
+    )
     layers = [each.layers[0] for each in parts]
     long = _calls(model, _tokens(config, length), layers)
     short = _calls(model, _tokens(config, min(config.describe.matrix, length)), layers)

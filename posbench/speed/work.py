@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from posbench import build, runtime
+from posbench import build, memory, runtime
 from posbench.config import SpeedCommand
 from posbench.evaluate import score
 from posbench.protocols import Window
@@ -64,12 +64,13 @@ def dtype(config: SpeedCommand, mode: str, device: torch.device) -> torch.dtype:
 def training(config: SpeedCommand, length: int, device: torch.device) -> Work:
     """One optimizer step over B windows; amount: the tokens in it."""
     model = build.model(config, config.speed.vocabulary).to(device).train()
-    batch, memory = windows(config, length), model.encoding.memory_length
+    batch, remembered = windows(config, length), model.encoding.memory_length
     train = dataclasses.replace(config.train, length=length, batch=batch, accumulate=1)
     config = dataclasses.replace(
         config, train=train, optim=dataclasses.replace(config.optim, lr=RATE)
     )
     autocast = dtype(config, "train", device)
+    memory.require_training(model, config.model, config.train, device, autocast.itemsize)
     stream = RandomStream(config)
     reduced = None if autocast is torch.float32 else autocast
     trainer = Trainer(model, stream, config, device, reduced)
@@ -78,15 +79,16 @@ def training(config: SpeedCommand, length: int, device: torch.device) -> Work:
         trainer.optimize()
         wait(device)
 
-    return Work(step, batch * length, warm=1 + math.ceil(memory / length))
+    return Work(step, batch * length, warm=1 + math.ceil(remembered / length))
 
 
 def evaluation(config: SpeedCommand, length: int, device: torch.device) -> Work:
     """One forward pass over B windows of as many documents; amount: the tokens in it."""
     model = build.model(config, config.speed.vocabulary).to(device)
+    tokens = windows(config, length) * length
+    memory.require_pass(f"{tokens:,} tokens", tokens, config.model, torch.float32, device)
     documents = list(random_tokens(config, windows(config, length), length + 1))
     asked = [Window(n, 0, length, scored(config, length)) for n in range(len(documents))]
-    tokens = len(documents) * length
     return Work(lambda: score(model, documents, asked, tokens, device), tokens, warm=1)
 
 
