@@ -90,7 +90,11 @@ def require_training(
 
 
 def require_pass(
-    what: str, tokens: int, model: ModelConfig, dtype: torch.dtype, device: torch.device
+    what: str,
+    tokens: int,
+    model: ModelConfig,
+    dtype: torch.dtype,
+    device: torch.device | None = None,
 ) -> None:
     """Raise NotEnough where one layer could not hand so many tokens to the next."""
     require(what, dtype.itemsize * tokens * model.width, device)

@@ -52,11 +52,11 @@ def test_every_format_from_files_alone(root: Path, capsys: pytest.CaptureFixture
     assert any(name.endswith(".png") for name in pictures)
 
 
-EVERYTHING = "report.formats=[markdown,csv] report.figures=[svg]".split()
+FILES = "report.formats=[markdown,csv] report.figures=[svg]".split()
 
 
 def test_the_same_runs_make_the_same_report_to_the_byte(root: Path) -> None:
-    assert report(*EVERYTHING, "folder=one") == report(*EVERYTHING, "folder=two") == 0
+    assert report(*FILES, "folder=one") == report(*FILES, "folder=two") == 0
     assert contents(root / "one") == contents(root / "two")
 
 
@@ -69,8 +69,8 @@ def test_the_same_runs_make_the_same_report_to_the_byte(root: Path) -> None:
     ],
 )
 def test_another_value_makes_another_report(root: Path, other: str) -> None:
-    assert report(*EVERYTHING, "folder=one") == 0
-    assert report(*EVERYTHING, "folder=two", other) == 0
+    assert report(*FILES, "folder=one") == 0
+    assert report(*FILES, "folder=two", other) == 0
     assert contents(root / "one") != contents(root / "two")
 
 

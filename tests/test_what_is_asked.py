@@ -23,7 +23,7 @@ MUTE = {
     *("tracking.every", "tracking.to", "tracking.wandb", "tracking.project"),
     *("tracking.checkpoints", "train.checkpoint_every", "train.compile", "model.attention"),
     *("eval.batch_tokens", "runtime.device", "runtime.threads", "runtime.memory_fraction"),
-    *("runtime.cuda_graphs",),
+    "runtime.cuda_graphs",
 }
 CONF = Path(__file__).parents[1] / "conf"
 SIZES = "model.width=48 model.heads=3 model.layers=2 model.feed_forward=8 train.length=32".split()

@@ -66,13 +66,7 @@ def pictures(config: DescribeCommand) -> list[Picture]:
     if config.describe.alike:
         _project_alike(model)
     length, parts = config.describe.length, served(model.encoding)
-    memory.require_pass(
-        f"describe.length={length}",
-        BATCH * length,
-        config.model,
-        torch.float64,
-        torch.device("cpu"),
-    )
+    memory.require_pass(f"describe.length={length}", BATCH * length, config.model, torch.float64)
     layers = [each.layers[0] for each in parts]
     long = _calls(model, _tokens(config, length), layers)
     short = _calls(model, _tokens(config, min(config.describe.matrix, length)), layers)

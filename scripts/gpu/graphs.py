@@ -59,9 +59,10 @@ def trained(
     batch = work.windows(config, config.train.length)
     config = dataclasses.replace(
         config,
-        train=dataclasses.replace(config.train, batch=batch, accumulate=1, compile=compiled),
+        train=dataclasses.replace(config.train, batch=batch, accumulate=1),
         runtime=dataclasses.replace(config.runtime, cuda_graphs=graphs),
     )
+    config = common.compiling(config, compiled)
     model = build.model(config, config.speed.vocabulary).to(device).train()
     trainer = Trainer(model, work.RandomStream(config), config, device)
     started = time.perf_counter()

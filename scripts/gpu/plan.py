@@ -1,6 +1,6 @@
 """What is checked, in which order and for how long: 480 seconds in all.
 
-Timings come alone, the rest at once: on a GPU most of its time is compilation, by the CPU. What
+Timings come alone, but for the rough ones of `graphs`, the rest at once: on a GPU most of its time is compilation, by the CPU. What
 `steps` and `compiled` compile is in PyTorch's cache on disk when `gpt125m` and `speed` need it.
 """
 
