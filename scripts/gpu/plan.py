@@ -1,7 +1,8 @@
 """What is checked, in which order and for how long: 480 seconds in all.
 
-Timings come alone, but for the rough ones of `graphs`, the rest at once: on a GPU most of its time is compilation, by the CPU. What
-`steps` and `compiled` compile is in PyTorch's cache on disk when `gpt125m` and `speed` need it.
+Timings come alone, but for the rough ones of `graphs`, and the rest at once: on a GPU most of its
+time is compilation, by the CPU. What `steps` and `compiled` compile is in PyTorch's cache on disk
+when `gpt125m` and `speed` need it.
 """
 
 from __future__ import annotations
