@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from hydra import compose, initialize_config_module
 from torch import Tensor
 
-from posbench import build, config
-from posbench.config import Config
+from posbench import build
 from posbench.run_folder import flatten
 from tests import toy
+from tests.test_conformance import composed
 
 # Keys that numbers do not depend on: where things go, who is told, and how it is computed.
 MUTE = {
@@ -45,11 +44,6 @@ OTHERS = (
     *("eval.tokens=96", "eval.stride=8", "eval.segment=8", "eval.probes=[passkey]"),
     *("eval.probe_distances=[10]", "eval.probe_trials=6", "runtime.dtype=bfloat16"),
 )
-
-
-def composed(*words: str) -> Config:
-    with initialize_config_module("posbench.conf", version_base="1.3"):
-        return config.load(compose("train", ["run.name=x", *words]), Config)
 
 
 def numbers(root: Path, name: str, *more: str) -> list[Any]:
