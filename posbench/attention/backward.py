@@ -23,6 +23,8 @@ from posbench.attention.precision import precise
 from posbench.attention.skew import add_cut, by_column, by_row, cut, unskewed
 from posbench.attention.terms import Terms, by_column_products, logits, mask
 
+PLAIN = ("q", "k", "v")
+
 
 class Gradients:
     """Sums of the gradients of terms.
@@ -39,11 +41,11 @@ class Gradients:
         self.exact = t.exact()
         self.written = learned or t.values is not None  # weights written out
         given = {name: x for name, x in self.exact._asdict().items() if x is not None}
-        self.sums = {name: torch.zeros_like(x) for name, x in given.items()}
+        self.sums = {name: torch.zeros_like(x) for name, x in given.items() if name not in PLAIN}
 
     def add_all(self) -> dict[str, Tensor]:
         """The gradient of each term there is, by name."""
-        for pieces in self.plan.blocks():
+        for pieces in reversed(list(self.plan.blocks())):  # the first then has all keys: `_sum`
             if self.written and not pieces[-1].far:
                 self._all_near(pieces)
                 continue
@@ -94,9 +96,9 @@ class Gradients:
         if t.values is not None:
             by_distance = (unskewed(weights).mT @ grad).sum(1)
             add_cut(sums["values"], by_distance, piece.distance)
-        sums["v"][:, :, columns] += weights.mT @ grad
-        sums["q"][:, :, rows] += self.plan.scale * (ds @ t.k[:, :, columns])
-        sums["k"][:, :, columns] += ds.mT @ (self.plan.scale * t.q[:, :, rows])
+        self._sum("v", columns, weights.mT @ grad)
+        self._sum("q", rows, (ds @ t.k[:, :, columns]).mul_(self.plan.scale))
+        self._sum("k", columns, ds.mT @ (self.plan.scale * t.q[:, :, rows]))
         if self.learned:
             self._tables(piece, ds)
 
@@ -115,8 +117,9 @@ class Gradients:
             self._by_column(piece, ds)
         if "passed" in sums:
             own = sums["passed"][..., piece.own]
-            own += ds.sum(3, dtype=own.dtype).flip(-1)
-            sums["passed"][..., piece.columns] -= ds.sum(2, dtype=own.dtype)
+            every = ds.to(own.dtype)  # float64: what is added here and taken there cancels
+            own += every.sum(3).flip(-1)
+            sums["passed"][..., piece.columns] -= every.sum(2)
 
     def _by_column(self, piece: Piece, ds: Tensor) -> None:
         """Through k_c . Q(n)."""
@@ -162,13 +165,23 @@ class Gradients:
         self, piece: Piece, q: Tensor, out: Tensor, total: Tensor, mask: Tensor | None
     ) -> Tensor:
         """Add the gradients of plain attention to the sums; that of q is returned, too."""
-        grad, sums = self.grad[:, :, piece.rows], self.sums
+        grad = self.grad[:, :, piece.rows]
         k, v = (x[:, :, piece.columns] for x in (self.t.k, self.t.v))
         dq, dk, dv = flash_backward(grad, q, k, v, out, total, self.plan.scale, mask)
-        sums["q"][:, :, piece.rows] += dq
-        sums["k"][:, :, piece.columns] += dk
-        sums["v"][:, :, piece.columns] += dv
+        self._sum("q", piece.rows, dq)
+        self._sum("k", piece.columns, dk)
+        self._sum("v", piece.columns, dv)
         return dq
+
+    def _sum(self, name: str, where: slice, part: Tensor) -> None:
+        """Add part [H, B, C or K, d] to some rows of a gradient, made of zeros only if need be."""
+        whole = getattr(self.exact, name)
+        if name not in self.sums:
+            if part.shape == whole.shape:
+                self.sums[name] = part.to(whole.dtype)
+                return
+            self.sums[name] = torch.zeros_like(whole)
+        self.sums[name][:, :, where] += part
 
 
 def flash_backward(

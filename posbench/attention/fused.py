@@ -13,6 +13,7 @@ Shapes: B batch, H heads, T queries, S keys, D width, d head width.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -23,10 +24,10 @@ from torch.nn import functional as F
 from posbench.attention.backward import Gradients
 from posbench.attention.blocked import blocked_attention
 from posbench.attention.decay import decays
-from posbench.attention.forward import attend
+from posbench.attention.forward import attend, takes
 from posbench.attention.pieces import Plan
 from posbench.attention.precision import precise, without_autocast
-from posbench.attention.terms import ROWS, Terms
+from posbench.attention.terms import ROWS, Terms, whole_mask
 from posbench.encodings import Encoding, Span
 
 TABLES = ("distance_bias", "distance_keys", "distance_queries", "distance_values", "decay")
@@ -64,12 +65,29 @@ def fused_attention(
     masked = plan.window is not None or span.hidden is not None or q.shape[2] != k.shape[2]
     if masked and dropout:
         return blocked_attention(q, k, v, encoding, layer, span, dropout, x)
-    terms = _terms(q, k, rotated, encoding, layer, span, x, plan) if filled or masked else None
-    if terms is None or not (masked or terms.any):
+    tables = _tables(q, k, rotated[0].dtype, encoding, layer, span, x, plan) if filled else {}
+    if not (masked or tables):
         return F.scaled_dot_product_attention(
             *rotated, dropout_p=dropout, is_causal=True, scale=encoding.scale
         ).to(v.dtype)
-    return _attended(plan, terms).transpose(0, 1).to(v.dtype)
+    if _short(plan, rotated, tables):
+        mask = whole_mask(tables.get("bias"), plan, rotated[0])
+        return F.scaled_dot_product_attention(
+            *rotated, attn_mask=mask.expand(*q.shape[:3], -1), scale=encoding.scale
+        ).to(v.dtype)
+    return _attended(plan, _terms(rotated, tables)).transpose(0, 1).to(v.dtype)
+
+
+def _short(
+    plan: Plan, rotated: tuple[Tensor, Tensor, Tensor], tables: Mapping[str, Tensor]
+) -> bool:
+    """Whether to write one mask for all of the batch, which wants no gradient: for one block of
+    queries that takes less than reversing the keys does."""
+    q, _, v = rotated
+    fixed = all(name == "bias" and not table.requires_grad for name, table in tables.items())
+    few = plan.queries <= LEAST_BLOCK and plan.queries * plan.keys <= q[:, 0].numel()
+    reached = plan.keys <= BLOCK  # as `distances` does
+    return fixed and few and reached and plan.hidden is None and takes(q, v)
 
 
 def _attended(plan: Plan, terms: Terms) -> Tensor:
@@ -124,35 +142,38 @@ def distances(plan: Plan, span: Span) -> Tensor:
     return span.distances[: plan.clip + max(BLOCK, TABLE_BLOCK)]
 
 
-def _terms(
+def _tables(
     q: Tensor,
     k: Tensor,
-    rotated: tuple[Tensor, Tensor, Tensor],
+    dtype: torch.dtype,
     encoding: Encoding,
     layer: int,
     span: Span,
     x: Tensor | None,
     plan: Plan,
-) -> Terms:
-    """Un-rotated q and k, rotated ones and v, and what the encoding says of the distances."""
-    distance = distances(plan, span)
-    exact = precise(rotated[0].dtype)
-    keys = encoding.distance_keys(distance, layer)
-    queries = encoding.distance_queries(distance, layer)
+) -> dict[str, Tensor]:
+    """The terms that the encoding fills; q and k are un-rotated, dtype is that of the rotated."""
+    distance, exact = distances(plan, span), precise(dtype)
+    given = {
+        "bias": encoding.distance_bias(distance, layer),
+        "keys": encoding.distance_keys(distance, layer),
+        "queries": encoding.distance_queries(distance, layer),
+        "values": encoding.distance_values(distance, layer),
+    }
+    tables = {name: table for name, table in given.items() if table is not None}
+    if "keys" in tables:
+        tables["content_q"] = encoding.scale * q.transpose(0, 1).to(exact)
+    if "queries" in tables:
+        tables["content_k"] = encoding.scale * k.transpose(0, 1).flip(2).to(exact)
     passed = decays(encoding, x, layer)  # [B, H, S]
-    first_q, first_k, first_v = (_row_by_row(each).transpose(0, 1) for each in rotated)
-    return Terms(
-        first_q,
-        first_k.flip(2),
-        first_v.flip(2),
-        None if keys is None else encoding.scale * q.transpose(0, 1).to(exact),
-        None if queries is None else encoding.scale * k.transpose(0, 1).flip(2).to(exact),
-        encoding.distance_bias(distance, layer),
-        keys,
-        queries,
-        encoding.distance_values(distance, layer),
-        None if passed is None else passed.transpose(0, 1).double().cumsum(-1).flip(-1),
-    )
+    if passed is not None:
+        tables["passed"] = passed.transpose(0, 1).double().cumsum(-1).flip(-1)
+    return tables
+
+
+def _terms(rotated: tuple[Tensor, Tensor, Tensor], tables: Mapping[str, Tensor]) -> Terms:
+    q, k, v = (_row_by_row(each).transpose(0, 1) for each in rotated)
+    return Terms(q, k.flip(2), v.flip(2), **tables)
 
 
 def _row_by_row(x: Tensor) -> Tensor:
@@ -166,12 +187,13 @@ class _Fused(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: Plan, *tensors: Tensor | None) -> Tensor:
         t = Terms._make(tensors)
+        t = t.contiguous() if t.built else t  # once, for backward too
+        ctx.plan, kept = plan, t
         t = t if t.values is None else t.exact()
-        ctx.plan = plan
         plan, rows = _cut(plan, t, t.built)
         outs, totals = zip(*(attend(t.batch(b), plan.batch(b)) for b in rows), strict=True)
         out = torch.cat(outs, dim=1) if len(rows) > 1 else outs[0]
-        ctx.save_for_backward(*tensors, out, torch.cat(totals, dim=1))
+        ctx.save_for_backward(*kept, out, torch.cat(totals, dim=1))
         return out
 
     @staticmethod

@@ -43,15 +43,11 @@ class Terms(NamedTuple):
         """Whether a mask has numbers of its own for each query and key."""
         return any(t is not None for t in (self.keys, self.queries, self.passed))
 
-    @property
-    def any(self) -> bool:
-        """Whether the encoding says anything of distances."""
-        return any(t is not None for t in self[3:])
-
     def batch(self, rows: slice) -> Terms:
         """Some rows of the batch, contiguous; all of them, slice(None), as they are."""
-        if rows == slice(None):
-            return self
+        return self if rows == slice(None) else self.contiguous(rows)
+
+    def contiguous(self, rows: slice = slice(None)) -> Terms:
         whole = {name: getattr(self, name) for name in ROWS}
         some = {name: x[:, rows].contiguous() for name, x in whole.items() if x is not None}
         return self._replace(**some)
@@ -67,19 +63,34 @@ def logits(t: Terms, piece: Piece, scale: float, mask: Tensor) -> Tensor:
     return torch.matmul(scale * q, k.mT).add_(mask)
 
 
+def whole_mask(bias: Tensor | None, plan: Plan, q: Tensor) -> Tensor:
+    """What a bias [H, M], causality and the window add to the dot products of q, keys in their own
+    order: [H or 1, T, S]."""
+    piece = Piece(slice(0, plan.queries), slice(0, plan.keys), 1 - plan.queries)
+    return _row(bias, piece, plan, q).unfold(-1, piece.width, 1).flip(-1)
+
+
+def _row(bias: Tensor | None, piece: Piece, plan: Plan, q: Tensor) -> Tensor:
+    """What is the same for all queries, by distance [H or 1, W]."""
+    like = q.new_empty(0, dtype=precise(q.dtype))
+    row = causal(piece.distance, piece.diagonals, plan.window, like)
+    if bias is not None:
+        row = row + cut(bias, piece.distance, piece.diagonals).to(like.dtype)
+    return row.contiguous()
+
+
 def mask(t: Terms, piece: Piece, plan: Plan) -> Tensor:
     """What a near piece adds to the dot products [H, B or 1, C, K], -inf where nothing is seen."""
-    like = t.q.new_empty(0, dtype=precise(t.q.dtype))
-    row = causal(piece.distance, piece.diagonals, plan.window, like)  # [1, W]
-    if t.bias is not None:
-        row = row + cut(t.bias, piece.distance, piece.diagonals).to(like.dtype)
+    row = _row(t.bias, piece, plan, t.q)
     total = by_row(_by_query(t, piece, row), piece.height, piece.width)
     if t.queries is not None:
         total = _add_by_column(total, t, piece)
+    if t.passed is not None or plan.hidden is not None:
+        total = total.contiguous()  # with two strides of 1, what is made of it lies by columns
     if t.passed is not None:
         own = t.passed[..., piece.own][..., -1:]  # of the first query: differences from there
         passed = own - t.passed[..., piece.columns]
-        total = total + passed[:, :, None].to(like.dtype)
+        total = total + passed[:, :, None].to(total.dtype)
     if plan.hidden is not None:
         total = total.masked_fill(plan.hidden[None, :, None, piece.columns], -torch.inf)
     return total
@@ -88,7 +99,7 @@ def mask(t: Terms, piece: Piece, plan: Plan) -> Tensor:
 def _by_query(t: Terms, piece: Piece, row: Tensor) -> Tensor:
     """row [H or 1, W], plus q . R where there is one: [H or 1, B or 1, C or 1, W]."""
     if t.keys is None or t.content_q is None:
-        return row.contiguous()[:, None, None]
+        return row[:, None, None]
     asked = t.content_q[:, :, piece.rows].to(row.dtype)  # [H, B, C, d]
     table = cut(t.keys, piece.distance, piece.diagonals).to(row.dtype)  # [H, W, d]
     flat = torch.baddbmm(row[:, None], asked.flatten(1, 2), table.mT)

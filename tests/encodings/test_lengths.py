@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import shutil
 import sys
+import unittest.mock
 from collections.abc import Callable
 from typing import Any
 
@@ -60,6 +61,10 @@ CLIPPED = [case for case in KINDS if case.encoding().clip is not None]
 
 EXACT = 1e-10  # float64
 ALLOWED = {torch.float32: 2e-5, torch.bfloat16: 6 * 2**-8}  # of the largest entry, or of 1
+
+BIASED = [
+    case for case in KINDS if case.name in {"alibi-h6", "sandwich", "kerple_log", "t5-32-128"}
+]
 
 each_kind = pytest.mark.parametrize("case", KINDS, ids=lambda case: case.name)
 each_clipped = pytest.mark.parametrize("case", CLIPPED, ids=lambda case: case.name)
@@ -253,6 +258,69 @@ def test_frozen_tables(case: Case) -> None:
     gradients = torch.autograd.grad((found * weight).sum(), given, allow_unused=True)
     for g, expected in zip(gradients, learned[:4], strict=True):
         assert_same([torch.zeros_like(expected) if g is None else g], [expected], EXACT)
+
+
+@pytest.mark.parametrize("dtype", ALLOWED, ids=str)
+@pytest.mark.parametrize(
+    ("queries", "keys"), [(1, 1), (1, 90), (127, 127), (130, 200), (256, 256)]
+)
+@pytest.mark.parametrize("window", [None, 40])
+@pytest.mark.parametrize("case", BIASED, ids=lambda case: case.name)
+def test_one_mask_for_a_short_window(
+    case: Case,
+    window: int | None,
+    queries: int,
+    keys: int,
+    dtype: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where a bias does not learn, and one block of queries is all there is."""
+    module = sys.modules["posbench.attention.fused"]
+    watched = unittest.mock.Mock(side_effect=module.whole_mask)
+    monkeypatch.setattr(module, "whole_mask", watched)
+    given = inputs(case, queries, keys, batch=64, dtype=torch.bfloat16)
+
+    def gradients(kernel: str, dtype: torch.dtype) -> list[Tensor]:
+        encoding = case.encoding(dtype).requires_grad_(False)
+        encoding.window = window
+        leaves = as_leaves(given, dtype)
+        out = attend(kernel, encoding, leaves)
+        return [out.detach(), *torch.autograd.grad(out.square().sum(), leaves[:3])]
+
+    expected = gradients("reference", torch.float64)
+    for found, wanted in zip(gradients("fused", dtype), expected, strict=True):
+        largest = max(1.0, float(wanted.abs().max()))
+        assert float((found.double() - wanted).abs().max()) <= ALLOWED[dtype] * largest
+    watched.assert_called_once()
+
+
+@pytest.mark.parametrize(
+    ("changed", "batch", "queries", "keys"),
+    [
+        ("learns", 64, 100, 100),
+        ("hides keys", 64, 100, 120),
+        ("a mask larger than the queries", 2, 100, 100),
+        ("more than one block", 128, 257, 257),
+        ("keys beyond the distances there are", 512, 8, 1025),
+    ],
+)
+def test_where_one_mask_is_not_written(
+    changed: str, batch: int, queries: int, keys: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = sys.modules["posbench.attention.fused"]
+    monkeypatch.setattr(module, "whole_mask", unittest.mock.Mock(side_effect=AssertionError))
+    case = next(case for case in BIASED if case.name == "t5-32-128")
+    encoding = case.encoding().requires_grad_(changed == "learns")
+    given = inputs(case, queries, keys, batch)
+    hidden = torch.zeros(batch, keys, dtype=torch.bool)
+    hidden[:, : keys - queries] = changed == "hides keys"
+    span = Span.window(queries, keys - queries)
+    span = dataclasses.replace(span, hidden=hidden) if changed == "hides keys" else span
+    with torch.set_grad_enabled(changed == "learns"):
+        found, expected = (
+            KERNELS[kernel](*given[:3], encoding, LAYER, span) for kernel in ("fused", "reference")
+        )
+    torch.testing.assert_close(found, expected, rtol=0, atol=EXACT)
 
 
 @each_kind
