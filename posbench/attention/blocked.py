@@ -33,19 +33,24 @@ def blocked_attention(
     x: Tensor | None = None,
 ) -> Tensor:
     """q [B, H, T, d], k and v [B, H, S, d], un-rotated -> [B, H, T, d]."""
-    length = q.shape[2]
-    rows = queries_at_a_time(k.shape[2])
+    length, keys = q.shape[2], k.shape[2]
     attend = reference_attention
-    if rows < length and torch.is_grad_enabled():
-        again = functools.partial(checkpoint, use_reentrant=False, preserve_rng_state=dropout > 0)
-        attend = functools.partial(again, reference_attention)
-    blocks = []
-    for first in range(0, length, rows):
+    if queries_at_a_time(keys) < length:
+        k, v = k.contiguous(), v.contiguous()  # else products with few queries take 3 to 7 times
+        if torch.is_grad_enabled():
+            again = functools.partial(
+                checkpoint, use_reentrant=False, preserve_rng_state=dropout > 0
+            )
+            attend = functools.partial(again, reference_attention)
+    blocks, first = [], 0
+    while first < length:
+        rows = queries_at_a_time(min(keys, keys - length + first + BLOCK))
         block = span.rows(first, min(first + rows, length))
         seen = len(block.keys)
         here = (q[:, :, first : first + rows], k[:, :, :seen], v[:, :, :seen])
         passed = None if x is None else x[:, :seen]
         blocks.append(attend(*here, encoding, layer, block, dropout, passed))
+        first += rows
     return torch.cat(blocks, dim=2) if len(blocks) > 1 else blocks[0]
 
 

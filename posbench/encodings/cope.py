@@ -31,6 +31,7 @@ class CoPE(Encoding):
             unseen = unseen | span.hidden[:, None, None]
         gates = logits.sigmoid().masked_fill(unseen, 0)
         position = gates.flip(-1).cumsum(-1).flip(-1).clamp(max=self.positions - 1)
-        low, high = position.floor().long(), position.ceil().long()
         at = self.scale * q.to(logits.dtype) @ self.table[layer].to(logits.dtype)  # [B, H, T, p]
-        return logits + torch.lerp(at.gather(-1, low), at.gather(-1, high), position - low)
+        step = at.diff(dim=-1, append=at[..., -1:])  # to the next whole position
+        low = position.long()
+        return logits + torch.addcmul(at.gather(-1, low), step.gather(-1, low), position.frac())

@@ -34,6 +34,8 @@ class DAPE(KerpleLog):
     def scores(self, logits: Tensor, q: Tensor, k: Tensor, span: Span, layer: int) -> Tensor:
         pair = (span.queries[:, None] - span.keys).clamp(min=0)
         bias = self.distance_bias(span.distances, layer).to(logits.dtype)[:, pair]  # [H, T, S]
-        both = torch.cat((logits - bias, bias.expand_as(logits)), dim=1).movedim(1, -1)
-        hidden = F.leaky_relu(both @ self.w1[layer] + self.b1[layer])
-        return logits + (hidden @ self.w2[layer] + self.b2[layer]).movedim(-1, 1)
+        both = torch.cat((logits - bias, bias.expand_as(logits)), dim=1).flatten(2)  # [B, 2H, T S]
+        w1, b1, w2, b2 = (x[layer] for x in (self.w1, self.b1, self.w2, self.b2))
+        w1, w2 = (w.T.expand(len(logits), -1, -1) for w in (w1, w2))
+        hidden = F.leaky_relu(torch.baddbmm(b1[:, None], w1, both), inplace=True)
+        return logits + torch.baddbmm(b2[:, None], w2, hidden).view_as(logits)

@@ -47,7 +47,7 @@ class FIRE(Encoding):
         threshold = (self.threshold * self.threshold_scale[layer]).abs()
         ratio = self._psi(distance, layer) / (self._psi(i.maximum(threshold), layer) + EPSILON)
         w1, b1, w2, b2 = (x[layer] for x in (self.w1, self.b1, self.w2, self.b2))
-        hidden = torch.addmm(b1[:, None], w1[:, None], ratio.reshape(1, -1)).relu_()
+        hidden = torch.addcmul(b1[:, None], w1[:, None], ratio.reshape(1, -1)).relu_()
         return torch.addmm(b2[:, None], w2.T, hidden).unflatten(-1, ratio.shape)
 
     def _psi(self, x: Tensor, layer: int) -> Tensor:
