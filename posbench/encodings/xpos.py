@@ -45,11 +45,15 @@ class XPos(RoPE):
         rate = zeta.log() / self.scale_base
         middle = (span.keys[0] + span.keys[-1]) // 2
         fastest = math.log1p(1 / self.gamma) / self.scale_base  # the first pair's rate
-        if fastest * (len(span.distances) / 2 + 1) > LARGEST:
-            q, k = q.double(), k.double()
-        q, k = super().rotate(q, k, span, layer)
-        return self._scaled(q, span.queries - middle, rate), self._scaled(
-            k, middle - span.keys, rate
+        wide = fastest * (len(span.distances) / 2 + 1) > LARGEST
+        theta = self.frequencies(span)
+
+        def faded(x: Tensor, positions: Tensor, exponent: Tensor) -> Tensor:
+            turned = self.turn(x.double() if wide else x, positions, theta)
+            return self._scaled(turned, exponent, rate)
+
+        return faded(q, span.queries, span.queries - middle), faded(
+            k, span.keys, middle - span.keys
         )
 
     def _scaled(self, x: Tensor, exponent: Tensor, rate: Tensor) -> Tensor:
