@@ -104,8 +104,9 @@ class Gradients:
 
     def _tables(self, piece: Piece, ds: Tensor) -> None:
         t, sums, rows = self.exact, self.sums, piece.rows
-        if t.bias is not None or t.keys is not None:
-            by_distance = unskewed(ds)  # [H, B, C, W]
+        if t.keys is not None or "bias" in sums:
+            # [H, B, C, W]; a bias alone is the same for all of the batch.
+            by_distance = unskewed(ds if t.keys is not None else ds.sum(1, keepdim=True))
             if "bias" in sums:
                 add_cut(sums["bias"], by_distance.sum((1, 2)), piece.distance)
             if t.keys is not None and t.content_q is not None:
