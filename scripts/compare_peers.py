@@ -7,8 +7,9 @@ Every round, each case is run once by posbench and once by each of its peers, in
 of the two times of one round. A peer has its fused and its explicit attention tried, and counts
 with the faster one. Training is a step of --train-tokens: states, logits, cross-entropy, backward,
 clipping, fused AdamW. Evaluation is states, logits and cross-entropy of all of --eval-tokens,
-without gradients. The same functions do it for everybody, in float32, not compiled. Lengths over
-512 are evaluated only: what explicit attention keeps for its backward would fill the machine.
+without gradients. The same functions do it for everybody, in float32, not compiled, with freed
+memory kept as in `posbench train`. Lengths over 512 are evaluated only: what explicit attention
+keeps for its backward would fill the machine.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+from posbench import runtime
 from posbench.encodings import Shape
 from scripts import peers
 from scripts.peer_table import Row, environment, markdown, table
@@ -74,6 +76,7 @@ class Case:
 def main(arguments: Sequence[str]) -> None:
     options = parse(arguments)
     torch.set_num_threads(options.threads or len(os.sched_getaffinity(0)))
+    runtime.keep_freed_memory()
     progress = Console(stderr=True)
     cases, refusals = build(options, progress)
     for number in range(1, options.rounds + 1):

@@ -79,15 +79,20 @@ class Gradients:
 
     def _weights(self, piece: Piece) -> tuple[Tensor, Tensor]:
         """P and dP of a near piece, each [H, B, C, K]."""
-        t, rows, columns = self.exact, piece.rows, piece.columns
-        here = mask(t, piece, self.plan)
-        weights = logits(t, piece, self.plan.scale, here).sub_(self.total[:, :, rows, None]).exp_()
-        grad = self.grad[:, :, rows].to(weights.dtype)
-        dp = grad @ t.v[:, :, columns].mT
+        here = mask(self.exact, piece, self.plan)
+        total = self.total[:, :, piece.rows, None]
+        weights = logits(self.exact, piece, self.plan.scale, here).sub_(total).exp_()
+        return weights, self._by_weight(piece)
+
+    def _by_weight(self, piece: Piece) -> Tensor:
+        """dP [H, B, C, K]."""
+        t = self.exact
+        grad = self.grad[:, :, piece.rows].to(t.v.dtype)
+        dp = grad @ t.v[:, :, piece.columns].mT
         if t.values is not None:
             values = cut(t.values, piece.distance, piece.diagonals)[:, None]
             dp += by_row(grad @ values.mT, piece.height, piece.width)
-        return weights, dp
+        return dp
 
     def _near(self, piece: Piece, weights: Tensor, ds: Tensor) -> None:
         """What a piece with its weights written out adds to the sums."""
@@ -183,6 +188,23 @@ class Gradients:
                 return
             self.sums[name] = torch.zeros_like(whole)
         self.sums[name][:, :, where] += part
+
+
+class OfKept(Gradients):
+    """Where forward kept the weights, of each block in one near piece."""
+
+    def __init__(self, t: Terms, weights: list[Tensor], grad: Tensor, plan: Plan) -> None:
+        unused = grad.new_empty(grad.shape[:-1])
+        super().__init__(t, (grad, unused), grad, plan, learned=True)
+        self.kept = weights
+
+    def add_all(self) -> dict[str, Tensor]:
+        blocks = zip(self.plan.blocks(), self.kept, strict=True)
+        for (piece,), weights in reversed(list(blocks)):
+            dp = self._by_weight(piece)
+            delta = torch.linalg.vecdot(weights, dp)[..., None]
+            self._near(piece, weights, dp.sub_(delta).mul_(weights))
+        return self.sums
 
 
 def flash_backward(

@@ -13,7 +13,7 @@ Shapes: B batch, H heads, T queries, S keys, D width, d head width.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,10 +21,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from posbench.attention.backward import Gradients
+from posbench.attention.backward import PLAIN, Gradients, OfKept
 from posbench.attention.blocked import blocked_attention
 from posbench.attention.decay import decays
-from posbench.attention.forward import attend, takes
+from posbench.attention.forward import attend, attend_whole, takes
 from posbench.attention.pieces import Plan
 from posbench.attention.precision import precise, without_autocast
 from posbench.attention.terms import ROWS, Terms, whole_mask
@@ -36,6 +36,8 @@ LEAST_BLOCK = (
     256  # where BLOCK would be half of all, or more: what it holds of the future is waste
 )
 TABLE_BLOCK = 128  # queries at a time where masks or weights are built, fewer of short windows
+WIDE = 256  # keys up to which a CPU trains in float32: its bfloat16 backward takes up to twice as long
+KEPT = 4  # weights a query, in head widths, that are kept for backward: more are computed again
 BUILT = 2**20  # numbers in what is built at a time, about: it stays in the cache
 
 
@@ -60,6 +62,8 @@ def fused_attention(
         return blocked_attention(q, k, v, encoding, layer, span, dropout, x)
     rotated_q, rotated_k = encoding.rotate(q, k, span, layer)
     dtype = torch.promote_types(v.dtype, rotated_q.dtype)
+    if torch.is_grad_enabled() and k.shape[2] <= WIDE and q.device.type == "cpu":
+        dtype = precise(dtype)
     rotated = (rotated_q.to(dtype), rotated_k.to(dtype), v.to(dtype))
     plan = planned(encoding, span)
     masked = plan.window is not None or span.hidden is not None or q.shape[2] != k.shape[2]
@@ -91,8 +95,15 @@ def _short(
 
 
 def _attended(plan: Plan, terms: Terms) -> Tensor:
-    out: Tensor = _Fused.apply(plan, *terms)  # type: ignore[no-untyped-call]
+    kind = _Kept if _keeps(plan, terms) else _Fused
+    out: Tensor = kind.apply(plan, *terms)  # type: ignore[no-untyped-call]
     return out
+
+
+def _keeps(plan: Plan, terms: Terms) -> bool:
+    """Whether to keep the weights for backward: something in the mask learns, and they are few."""
+    learns = any(t is not None and t.requires_grad for t in terms[len(PLAIN) :])
+    return torch.is_grad_enabled() and learns and plan.keys <= KEPT * terms.q.shape[-1]
 
 
 def hide_from_compilers() -> None:
@@ -210,11 +221,53 @@ class _Fused(torch.autograd.Function):
         for b in rows:
             answer, here = (out[:, b], total[:, b]), grad[:, b].contiguous()
             parts.append(Gradients(t.batch(b), answer, here, plan.batch(b), learned).add_all())
-        gradients = {name: _joined(name, [part[name] for part in parts]) for name in parts[0]}
-        return None, *(
-            gradients[name].to(x.dtype) if x is not None and want else None
-            for name, x, want in zip(Terms._fields, tensors, wanted, strict=True)
+        return _returned(ctx, tensors, parts)
+
+
+def _returned(
+    ctx: Any, tensors: Sequence[Tensor | None], parts: list[dict[str, Tensor]]
+) -> tuple[Tensor | None, ...]:
+    """A Function's gradients: none of the plan, and of the terms what is wanted."""
+    gradients = {name: _joined(name, [part[name] for part in parts]) for name in parts[0]}
+    return None, *(
+        gradients[name].to(x.dtype) if x is not None and want else None
+        for name, x, want in zip(Terms._fields, tensors, ctx.needs_input_grad[1:], strict=True)
+    )
+
+
+class _Kept(torch.autograd.Function):
+    """The same for short windows: the weights are not computed again."""
+
+    @staticmethod
+    def forward(ctx: Any, plan: Plan, *tensors: Tensor | None) -> Tensor:
+        t = Terms._make(tensors).contiguous()
+        ctx.plan = _whole_rows(plan)
+        plan, rows = by_rows(ctx.plan, *t.q.shape[:2])
+        plan = _whole_rows(plan)
+        outs, kept = zip(
+            *(attend_whole(t.batch(b).exact(), plan.batch(b)) for b in rows), strict=True
         )
+        ctx.save_for_backward(*t, *(weights for each in kept for weights in each))
+        out = torch.cat(outs, dim=1) if len(rows) > 1 else outs[0]
+        return out.to(t.v.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        tensors, kept = ctx.saved_tensors[: len(Terms._fields)], ctx.saved_tensors[len(Terms._fields) :]
+        t = Terms._make(tensors)
+        plan, rows = by_rows(ctx.plan, *t.q.shape[:2])
+        plan = _whole_rows(plan)
+        each = len(kept) // len(rows)
+        parts = [
+            OfKept(t.batch(b), list(kept[i * each : (i + 1) * each]), grad[:, b].contiguous(), plan.batch(b)).add_all()
+            for i, b in enumerate(rows)
+        ]
+        return _returned(ctx, tensors, parts)
+
+
+def _whole_rows(plan: Plan) -> Plan:
+    return dataclasses.replace(plan, clip=None, tile=None)
 
 
 def _cut(plan: Plan, t: Terms, built: bool) -> tuple[Plan, list[slice]]:
