@@ -14,6 +14,8 @@ width.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
+
 import torch
 from torch import Tensor
 
@@ -21,70 +23,29 @@ from posbench.attention.forward import far_terms, takes
 from posbench.attention.pieces import Piece, Plan
 from posbench.attention.precision import precise
 from posbench.attention.skew import add_cut, by_column, by_row, cut, unskewed
-from posbench.attention.terms import Terms, by_column_products, logits, mask
+from posbench.attention.terms import ROWS, Terms, by_column_products, logits, mask
 
 PLAIN = ("q", "k", "v")
 
 
-class Gradients:
-    """Sums of the gradients of terms.
+class Sums:
+    """Sums of the gradients of terms, and what a near piece adds to them.
 
-    out, grad [H, B, T, d] and total [H, B, T], the logsumexps, belong to the same rows of the
-    batch as t and plan. learned: whether anything in a mask wants a gradient.
+    grad [H, B, T, d] belongs to the same rows of the batch as t and plan. learned: whether
+    anything in a mask wants a gradient.
     """
 
-    def __init__(
-        self, t: Terms, answer: tuple[Tensor, Tensor], grad: Tensor, plan: Plan, learned: bool
-    ) -> None:
+    def __init__(self, t: Terms, grad: Tensor, plan: Plan, learned: bool) -> None:
         self.t, self.grad, self.plan, self.learned = t, grad, plan, learned
-        self.out, self.total = answer
         self.exact = t.exact()
-        self.written = learned or t.values is not None  # weights written out
         given = {name: x for name, x in self.exact._asdict().items() if x is not None}
         self.sums = {name: torch.zeros_like(x) for name, x in given.items() if name not in PLAIN}
 
-    def add_all(self) -> dict[str, Tensor]:
-        """The gradient of each term there is, by name."""
-        for pieces in reversed(list(self.plan.blocks())):  # the first then has all keys: `_sum`
-            if self.written and not pieces[-1].far:
-                self._all_near(pieces)
-                continue
-            rows = pieces[0].rows
-            rest = torch.zeros_like(self.total[:, :, rows])
-            weight = torch.ones_like(rest)
-            for piece in pieces:
-                if piece.far:
-                    self._far(piece, rest, weight)
-                elif self.written:
-                    weights, dp = self._weights(piece)
-                    delta = (self.grad[:, :, rows].to(dp.dtype) * self.out[:, :, rows]).sum(-1)
-                    ds = dp.sub_(delta[..., None]).mul_(weights)
-                    self._near(piece, weights, ds)
-                    rest -= ds.sum(-1)
-                    weight -= weights.sum(-1)
-                else:
-                    self._fixed(piece)
-        return self.sums
+    def blocks(self) -> Iterable[list[Piece]]:
+        """The last first: it has all keys, so that the gradients of k and v begin with it."""
+        return reversed(list(self.plan.blocks()))
 
-    def _all_near(self, pieces: list[Piece]) -> None:
-        """Where all keys of the rows are written out; more than one piece is computed twice."""
-        made = [self._weights(piece) for piece in pieces[:1]]
-        others = (self._weights(piece) for piece in pieces[1:])
-        sums = [(w.sum(-1), torch.linalg.vecdot(w, dp)) for w, dp in (*made, *others)]
-        total, product = (torch.stack(each).sum(0) for each in zip(*sums, strict=True))
-        delta = (product / total)[..., None]
-        for piece in pieces:
-            weights, dp = made.pop() if made else self._weights(piece)
-            self._near(piece, weights, dp.sub_(delta).mul_(weights))
-
-    def _weights(self, piece: Piece) -> tuple[Tensor, Tensor]:
-        """P and dP of a near piece, each [H, B, C, K]."""
-        here = mask(self.exact, piece, self.plan)
-        total = self.total[:, :, piece.rows, None]
-        weights = logits(self.exact, piece, self.plan.scale, here).sub_(total).exp_()
-        return weights, self._by_weight(piece)
-
-    def _by_weight(self, piece: Piece) -> Tensor:
+    def by_weight(self, piece: Piece) -> Tensor:
         """dP [H, B, C, K]."""
         t = self.exact
         grad = self.grad[:, :, piece.rows].to(t.v.dtype)
@@ -94,16 +55,16 @@ class Gradients:
             dp += by_row(grad @ values.mT, piece.height, piece.width)
         return dp
 
-    def _near(self, piece: Piece, weights: Tensor, ds: Tensor) -> None:
+    def near(self, piece: Piece, weights: Tensor, ds: Tensor) -> None:
         """What a piece with its weights written out adds to the sums."""
         t, sums, rows, columns = self.exact, self.sums, piece.rows, piece.columns
         grad = self.grad[:, :, rows].to(weights.dtype)
         if t.values is not None:
             by_distance = (unskewed(weights).mT @ grad).sum(1)
             add_cut(sums["values"], by_distance, piece.distance)
-        self._sum("v", columns, weights.mT @ grad)
-        self._sum("q", rows, (ds @ t.k[:, :, columns]).mul_(self.plan.scale))
-        self._sum("k", columns, ds.mT @ (self.plan.scale * t.q[:, :, rows]))
+        self.add("v", columns, weights.mT @ grad)
+        self.add("q", rows, (ds @ t.k[:, :, columns]).mul_(self.plan.scale))
+        self.add("k", columns, ds.mT @ (self.plan.scale * t.q[:, :, rows]))
         if self.learned:
             self._tables(piece, ds)
 
@@ -142,6 +103,68 @@ class Gradients:
             by_distance = by_distance.mT @ offered[:, :, columns]
             add_cut(sums["queries"], by_distance.sum(1), distance)
 
+    def add(self, name: str, where: slice, part: Tensor) -> None:
+        """Add part [H, B, C or K, d] to some rows of a gradient, made of zeros only if need be."""
+        whole = getattr(self.exact, name)
+        if name not in self.sums:
+            if part.shape == whole.shape:
+                self.sums[name] = part.to(whole.dtype)
+                return
+            self.sums[name] = torch.zeros_like(whole)
+        self.sums[name][:, :, where] += part
+
+
+class Gradients(Sums):
+    """Of an answer: out [H, B, T, d], and the logsumexps [H, B, T] of its logits."""
+
+    def __init__(
+        self, t: Terms, answer: tuple[Tensor, Tensor], grad: Tensor, plan: Plan, learned: bool
+    ) -> None:
+        super().__init__(t, grad, plan, learned)
+        self.out, self.total = answer
+        self.written = learned or t.values is not None  # weights written out
+
+    def add_all(self) -> dict[str, Tensor]:
+        """The gradient of each term there is, by name."""
+        for pieces in self.blocks():
+            if self.written and not pieces[-1].far:
+                self._all_near(pieces)
+                continue
+            rows = pieces[0].rows
+            rest = torch.zeros_like(self.total[:, :, rows])
+            weight = torch.ones_like(rest)
+            for piece in pieces:
+                if piece.far:
+                    self._far(piece, rest, weight)
+                elif self.written:
+                    weights, dp = self._weights(piece)
+                    delta = (self.grad[:, :, rows].to(dp.dtype) * self.out[:, :, rows]).sum(-1)
+                    ds = dp.sub_(delta[..., None]).mul_(weights)
+                    self.near(piece, weights, ds)
+                    rest -= ds.sum(-1)
+                    weight -= weights.sum(-1)
+                else:
+                    self._fixed(piece)
+        return self.sums
+
+    def _all_near(self, pieces: list[Piece]) -> None:
+        """Where all keys of the rows are written out; more than one piece is computed twice."""
+        made = [self._weights(piece) for piece in pieces[:1]]
+        others = (self._weights(piece) for piece in pieces[1:])
+        sums = [(w.sum(-1), torch.linalg.vecdot(w, dp)) for w, dp in (*made, *others)]
+        total, product = (torch.stack(each).sum(0) for each in zip(*sums, strict=True))
+        delta = (product / total)[..., None]
+        for piece in pieces:
+            weights, dp = made.pop() if made else self._weights(piece)
+            self.near(piece, weights, dp.sub_(delta).mul_(weights))
+
+    def _weights(self, piece: Piece) -> tuple[Tensor, Tensor]:
+        """P and dP of a near piece, each [H, B, C, K]."""
+        here = mask(self.exact, piece, self.plan)
+        total = self.total[:, :, piece.rows, None]
+        weights = logits(self.exact, piece, self.plan.scale, here).sub_(total).exp_()
+        return weights, self.by_weight(piece)
+
     def _fixed(self, piece: Piece) -> None:
         """A mask that wants no gradient."""
         here = mask(self.t, piece, self.plan)
@@ -174,37 +197,10 @@ class Gradients:
         grad = self.grad[:, :, piece.rows]
         k, v = (x[:, :, piece.columns] for x in (self.t.k, self.t.v))
         dq, dk, dv = flash_backward(grad, q, k, v, out, total, self.plan.scale, mask)
-        self._sum("q", piece.rows, dq)
-        self._sum("k", piece.columns, dk)
-        self._sum("v", piece.columns, dv)
+        self.add("q", piece.rows, dq)
+        self.add("k", piece.columns, dk)
+        self.add("v", piece.columns, dv)
         return dq
-
-    def _sum(self, name: str, where: slice, part: Tensor) -> None:
-        """Add part [H, B, C or K, d] to some rows of a gradient, made of zeros only if need be."""
-        whole = getattr(self.exact, name)
-        if name not in self.sums:
-            if part.shape == whole.shape:
-                self.sums[name] = part.to(whole.dtype)
-                return
-            self.sums[name] = torch.zeros_like(whole)
-        self.sums[name][:, :, where] += part
-
-
-class OfKept(Gradients):
-    """Where forward kept the weights, of each block in one near piece."""
-
-    def __init__(self, t: Terms, weights: list[Tensor], grad: Tensor, plan: Plan) -> None:
-        unused = grad.new_empty(grad.shape[:-1])
-        super().__init__(t, (grad, unused), grad, plan, learned=True)
-        self.kept = weights
-
-    def add_all(self) -> dict[str, Tensor]:
-        blocks = zip(self.plan.blocks(), self.kept, strict=True)
-        for (piece,), weights in reversed(list(blocks)):
-            dp = self._by_weight(piece)
-            delta = torch.linalg.vecdot(weights, dp)[..., None]
-            self._near(piece, weights, dp.sub_(delta).mul_(weights))
-        return self.sums
 
 
 def flash_backward(
@@ -231,3 +227,19 @@ def flash_backward(
     weights = (dots - total[..., None]).exp()
     ds = scale * weights * (grad @ v.mT - (grad * out).sum(-1, keepdim=True))
     return ds @ k, ds.mT @ q, weights.mT @ grad
+
+
+def returned(
+    terms: Terms, wanted: Sequence[bool], parts: Sequence[dict[str, Tensor]]
+) -> Iterator[Tensor | None]:
+    """The gradient of each term that wants one, from those of some rows of the batch each."""
+    for name, x, want in zip(Terms._fields, terms, wanted, strict=True):
+        some = [part[name] for part in parts] if x is not None and want else []
+        yield _joined(name, some).to(x.dtype) if x is not None and some else None
+
+
+def _joined(name: str, parts: list[Tensor]) -> Tensor:
+    """A term's gradients: rows of the batch side by side, a table's summed."""
+    if len(parts) == 1:
+        return parts[0]
+    return torch.cat(parts, dim=1) if name in ROWS else torch.stack(parts).sum(0)

@@ -23,16 +23,6 @@ def attend(t: Terms, plan: Plan) -> Part:
     return torch.cat(outs, dim=2), torch.cat(sums, dim=2)
 
 
-def attend_whole(t: Terms, plan: Plan) -> tuple[Tensor, list[Tensor]]:
-    """Outputs [H, B, T, d], and each block's weights [H, B, C, K]; a block is one near piece."""
-    outs, kept = [], []
-    for (piece,) in plan.blocks():
-        weights = logits(t, piece, plan.scale, mask(t, piece, plan)).softmax(-1)
-        outs.append(_valued(t, piece, weights))
-        kept.append(weights)
-    return torch.cat(outs, dim=2), kept
-
-
 def _piece(t: Terms, piece: Piece, plan: Plan) -> Part:
     if piece.far:
         return _far(t, piece, plan)
@@ -95,10 +85,10 @@ def _weighted(t: Terms, piece: Piece, scale: float, mask: Tensor) -> Part:
     """With V(n): the weights are needed, shifted from keys to distances."""
     all_logits = logits(t, piece, scale, mask)
     total = all_logits.logsumexp(-1)
-    return _valued(t, piece, all_logits.sub_(total[..., None]).exp_()), total
+    return valued(t, piece, all_logits.sub_(total[..., None]).exp_()), total
 
 
-def _valued(t: Terms, piece: Piece, weights: Tensor) -> Tensor:
+def valued(t: Terms, piece: Piece, weights: Tensor) -> Tensor:
     """The weights' sums of values, V(n) among them."""
     out = weights @ t.v[:, :, piece.columns]
     if t.values is None:

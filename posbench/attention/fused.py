@@ -13,7 +13,7 @@ Shapes: B batch, H heads, T queries, S keys, D width, d head width.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -21,13 +21,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from posbench.attention.backward import PLAIN, Gradients, OfKept
+from posbench.attention.backward import PLAIN, Gradients, returned
 from posbench.attention.blocked import blocked_attention
 from posbench.attention.decay import decays
-from posbench.attention.forward import attend, attend_whole, takes
+from posbench.attention.forward import attend, takes
+from posbench.attention.kept import attend_keeping
 from posbench.attention.pieces import Plan
 from posbench.attention.precision import precise, without_autocast
-from posbench.attention.terms import ROWS, Terms, whole_mask
+from posbench.attention.terms import Terms, whole_mask
 from posbench.encodings import Encoding, Span
 
 TABLES = ("distance_bias", "distance_keys", "distance_queries", "distance_values", "decay")
@@ -36,8 +37,10 @@ LEAST_BLOCK = (
     256  # where BLOCK would be half of all, or more: what it holds of the future is waste
 )
 TABLE_BLOCK = 128  # queries at a time where masks or weights are built, fewer of short windows
-WIDE = 256  # keys up to which a CPU trains in float32: its bfloat16 backward takes up to twice as long
-KEPT = 4  # weights a query, in head widths, that are kept for backward: more are computed again
+WIDE = 256  # keys up to which a CPU trains in float32: its backward is slow there in bfloat16
+KEPT = (
+    8  # keys, in head widths, up to which backward is given the weights: else they are made anew
+)
 BUILT = 2**20  # numbers in what is built at a time, about: it stays in the cache
 
 
@@ -90,20 +93,27 @@ def _short(
     q, _, v = rotated
     fixed = all(name == "bias" and not table.requires_grad for name, table in tables.items())
     few = plan.queries <= LEAST_BLOCK and plan.queries * plan.keys <= q[:, 0].numel()
-    reached = plan.keys <= BLOCK  # as `distances` does
-    return fixed and few and reached and plan.hidden is None and takes(q, v)
+    return fixed and few and _reached(plan) and plan.hidden is None and takes(q, v)
+
+
+def _reached(plan: Plan) -> bool:
+    """Whether `distances` gives all that there are, clip or not."""
+    return plan.keys <= BLOCK
 
 
 def _attended(plan: Plan, terms: Terms) -> Tensor:
-    kind = _Kept if _keeps(plan, terms) else _Fused
-    out: Tensor = kind.apply(plan, *terms)  # type: ignore[no-untyped-call]
+    if _keeps(plan, terms):
+        plan, rows = by_rows(dataclasses.replace(plan, clip=None), *terms.q.shape[:2])
+        return attend_keeping(dataclasses.replace(plan, tile=None), rows, terms)
+    out: Tensor = _Fused.apply(plan, *terms)  # type: ignore[no-untyped-call]
     return out
 
 
 def _keeps(plan: Plan, terms: Terms) -> bool:
     """Whether to keep the weights for backward: something in the mask learns, and they are few."""
     learns = any(t is not None and t.requires_grad for t in terms[len(PLAIN) :])
-    return torch.is_grad_enabled() and learns and plan.keys <= KEPT * terms.q.shape[-1]
+    few = plan.keys <= KEPT * terms.q.shape[-1]
+    return torch.is_grad_enabled() and learns and few and _reached(plan)
 
 
 def hide_from_compilers() -> None:
@@ -221,53 +231,7 @@ class _Fused(torch.autograd.Function):
         for b in rows:
             answer, here = (out[:, b], total[:, b]), grad[:, b].contiguous()
             parts.append(Gradients(t.batch(b), answer, here, plan.batch(b), learned).add_all())
-        return _returned(ctx, tensors, parts)
-
-
-def _returned(
-    ctx: Any, tensors: Sequence[Tensor | None], parts: list[dict[str, Tensor]]
-) -> tuple[Tensor | None, ...]:
-    """A Function's gradients: none of the plan, and of the terms what is wanted."""
-    gradients = {name: _joined(name, [part[name] for part in parts]) for name in parts[0]}
-    return None, *(
-        gradients[name].to(x.dtype) if x is not None and want else None
-        for name, x, want in zip(Terms._fields, tensors, ctx.needs_input_grad[1:], strict=True)
-    )
-
-
-class _Kept(torch.autograd.Function):
-    """The same for short windows: the weights are not computed again."""
-
-    @staticmethod
-    def forward(ctx: Any, plan: Plan, *tensors: Tensor | None) -> Tensor:
-        t = Terms._make(tensors).contiguous()
-        ctx.plan = _whole_rows(plan)
-        plan, rows = by_rows(ctx.plan, *t.q.shape[:2])
-        plan = _whole_rows(plan)
-        outs, kept = zip(
-            *(attend_whole(t.batch(b).exact(), plan.batch(b)) for b in rows), strict=True
-        )
-        ctx.save_for_backward(*t, *(weights for each in kept for weights in each))
-        out = torch.cat(outs, dim=1) if len(rows) > 1 else outs[0]
-        return out.to(t.v.dtype)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        tensors, kept = ctx.saved_tensors[: len(Terms._fields)], ctx.saved_tensors[len(Terms._fields) :]
-        t = Terms._make(tensors)
-        plan, rows = by_rows(ctx.plan, *t.q.shape[:2])
-        plan = _whole_rows(plan)
-        each = len(kept) // len(rows)
-        parts = [
-            OfKept(t.batch(b), list(kept[i * each : (i + 1) * each]), grad[:, b].contiguous(), plan.batch(b)).add_all()
-            for i, b in enumerate(rows)
-        ]
-        return _returned(ctx, tensors, parts)
-
-
-def _whole_rows(plan: Plan) -> Plan:
-    return dataclasses.replace(plan, clip=None, tile=None)
+        return None, *returned(Terms._make(tensors), wanted, parts)
 
 
 def _cut(plan: Plan, t: Terms, built: bool) -> tuple[Plan, list[slice]]:
@@ -276,10 +240,3 @@ def _cut(plan: Plan, t: Terms, built: bool) -> tuple[Plan, list[slice]]:
     if built or t.values is not None or plan.hidden is not None:
         return by_rows(plan, *t.q.shape[:2])
     return plan, [slice(None)]
-
-
-def _joined(name: str, parts: list[Tensor]) -> Tensor:
-    """A term's gradients: rows of the batch side by side, a table's summed."""
-    if len(parts) == 1:
-        return parts[0]
-    return torch.cat(parts, dim=1) if name in ROWS else torch.stack(parts).sum(0)

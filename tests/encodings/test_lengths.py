@@ -107,6 +107,66 @@ def test_values_and_gradients_at_every_length(case: Case, length: int, dtype: to
         assert off <= ALLOWED[dtype], (number, off)
 
 
+@pytest.mark.parametrize(
+    ("kept", "wide"), [(1000, 0), (1000, 256), (0, 0)], ids=["kept", "kept-wide", "made-anew"]
+)
+@pytest.mark.parametrize("dtype", ALLOWED, ids=str)
+@each_kind
+@pytest.mark.parametrize("length", [1, 127, 128, 129])
+def test_what_lengths_decide_does_not_show(
+    case: Case,
+    length: int,
+    dtype: torch.dtype,
+    kept: int,
+    wide: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whether backward is given the weights, and a CPU's bfloat16 is made float32."""
+    for name, value in (("KEPT", kept), ("WIDE", wide)):
+        monkeypatch.setattr(sys.modules["posbench.attention.fused"], name, value)
+    actual = run("fused", case.encoding(torch.float32), as_leaves(_rounded(case, length), dtype))
+    for number, (found, wanted) in enumerate(zip(actual, defined(case, length), strict=True)):
+        largest = max(1.0, float(wanted.abs().max()))
+        off = float((found.double() - wanted).abs().max()) / largest
+        assert off <= ALLOWED[dtype], (number, off)
+
+
+@pytest.mark.parametrize(("keys", "kept"), [(32, True), (33, False)])
+def test_weights_are_kept_of_short_windows(
+    keys: int, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 8 head widths of 4, where something learns."""
+    module = sys.modules["posbench.attention.fused"]
+    watched = unittest.mock.Mock(side_effect=module.attend_keeping)
+    monkeypatch.setattr(module, "attend_keeping", watched)
+    case = next(case for case in KINDS if case.name == "shaw-k16-keys")
+    encoding, given = case.encoding(), inputs(case, 20, keys)
+    attend("fused", encoding, given)
+    assert watched.call_count == kept
+    with torch.no_grad():
+        attend("fused", encoding, given)
+    assert watched.call_count == kept
+
+
+@each_kind
+@pytest.mark.parametrize("built", [2**20, 1])
+def test_weights_are_kept_a_few_rows_at_a_time(
+    case: Case, built: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows, hidden keys and memory too, in blocks of 8 queries."""
+    module = sys.modules["posbench.attention.fused"]
+    for name, value in (("KEPT", 1000), ("TABLE_BLOCK", 8), ("BUILT", built)):
+        monkeypatch.setattr(module, name, value)
+    hidden = torch.zeros(3, 40, dtype=torch.bool)
+    hidden[1, :10] = True
+    for window, mask in ((None, None), (7, None), (None, hidden)):
+        encoding, given = case.encoding(), inputs(case, 29, 40, batch=3)
+        encoding.window = window
+        span = dataclasses.replace(Span.window(29, 11), hidden=mask)
+        expected = run("reference", encoding, given, span)
+        assert_same(run("fused", encoding, given, span), expected, EXACT)
+
+
 # Beyond a clip
 
 
