@@ -1,4 +1,5 @@
-"""Gradients piece by piece, of the tables too: the weights are computed again from the logsumexp.
+"""Gradients piece by piece, of the tables too: the weights are computed again from the logsumexp,
+but for short windows, which kept them (kept.py).
 
 With P the weights, O the output, dX the gradient of X, and delta = sum_d dO O = sum_j P dP:
 
@@ -42,7 +43,7 @@ class Sums:
         self.sums = {name: torch.zeros_like(x) for name, x in given.items() if name not in PLAIN}
 
     def blocks(self) -> Iterable[list[Piece]]:
-        """The last first: it has all keys, so that the gradients of k and v begin with it."""
+        """The last first: where it has all keys, gradients of k and v begin with its own."""
         return reversed(list(self.plan.blocks()))
 
     def by_weight(self, piece: Piece) -> Tensor:

@@ -36,7 +36,10 @@ def blocked_attention(
     length, keys = q.shape[2], k.shape[2]
     attend = reference_attention
     if queries_at_a_time(keys) < length:
-        k, v = k.contiguous(), v.contiguous()  # else products with few queries take 3 to 7 times
+        k, v = (
+            k.contiguous(),
+            v.contiguous(),
+        )  # products with few queries take 4 to 7 times as long
         if torch.is_grad_enabled():
             again = functools.partial(
                 checkpoint, use_reentrant=False, preserve_rng_state=dropout > 0

@@ -3,6 +3,8 @@
 Where distance alone decides, a mask is a strided view (skew.py); where it says nothing beyond a
 clip, there is no mask at all (pieces.py). What is left to do is torch's fused kernel, forward and
 backward, and for the tables' gradients the weights once more, a piece at a time (backward.py).
+Short windows have ways of their own: one mask for all of the batch (`_short`), and weights that
+are written out and kept for backward (kept.py).
 
 Positions with gaps (span.consecutive is False) have no such views: what they need beyond
 rotations is left to blocked.py, as is dropout of the weights, which the CPU's kernel does not do.
@@ -89,7 +91,7 @@ def _short(
     plan: Plan, rotated: tuple[Tensor, Tensor, Tensor], tables: Mapping[str, Tensor]
 ) -> bool:
     """Whether to write one mask for all of the batch, which wants no gradient: for one block of
-    queries that takes less than reversing the keys does."""
+    queries, and no larger than the queries are: reversing the keys costs more."""
     q, _, v = rotated
     fixed = all(name == "bias" and not table.requires_grad for name, table in tables.items())
     few = plan.queries <= LEAST_BLOCK and plan.queries * plan.keys <= q[:, 0].numel()
@@ -97,8 +99,8 @@ def _short(
 
 
 def _reached(plan: Plan) -> bool:
-    """Whether `distances` gives all that there are, clip or not."""
-    return plan.keys <= BLOCK
+    """Whether `distances` gives all that there are, whatever the clip."""
+    return plan.keys <= max(BLOCK, TABLE_BLOCK)
 
 
 def _attended(plan: Plan, terms: Terms) -> Tensor:
@@ -112,7 +114,7 @@ def _attended(plan: Plan, terms: Terms) -> Tensor:
 def _keeps(plan: Plan, terms: Terms) -> bool:
     """Whether to keep the weights for backward: something in the mask learns, and they are few."""
     learns = any(t is not None and t.requires_grad for t in terms[len(PLAIN) :])
-    few = plan.keys <= KEPT * terms.q.shape[-1]
+    few = plan.keys <= KEPT * terms.q.shape[-1] and terms.q.device.type == "cpu"
     return torch.is_grad_enabled() and learns and few and _reached(plan)
 
 

@@ -90,6 +90,7 @@ def single_precision(subject: Subject) -> str:
     return f"to {worst:.0e}"
 
 
+@torch.no_grad()  # with gradients a CPU makes short windows float32
 def half_precision(subject: Subject) -> str:
     """Under bfloat16 autocast positions and logits keep float32; inputs alone are rounded."""
     worst = 0.0

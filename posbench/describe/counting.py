@@ -16,8 +16,8 @@ FOLDS = {"cumsum", "sum", "mean", "log_sigmoid_forward", "_softmax"}  # which it
 
 
 def operations(call: Callable[[], object]) -> int:
-    """Floating-point operations of a call: two for each multiply-add of a product, otherwise one
-    for each number, whatever the function (an addition, a cosine). Moving numbers is free."""
+    """Floating-point operations of a call: two for each multiply-add, otherwise one for each
+    number, whatever the function (an addition, a cosine). Moving numbers is free."""
     with torch.no_grad(), _Counter() as counter:
         call()
     return counter.total
@@ -41,7 +41,7 @@ class _Counter(TorchDispatchMode):
         if packet in flop_registry:
             self.total += flop_registry[packet](*args, **kwargs, out_val=out)
         elif _is_arithmetic(func, packet.__name__):
-            self.total += _numbers((args, out))
+            self.total += _numbers((args, out)) * (2 if packet.__name__ == "addcmul" else 1)
         return out
 
 

@@ -23,6 +23,12 @@ each_case = pytest.mark.parametrize("case", SOME, ids=lambda case: case.name)
 BLOCKS = [(5, 3, 3), (5, 5, 5), (5, 29, 29), (5, 13, 40), (64, 129, 129), (64, 70, 150)]
 
 
+@pytest.fixture(autouse=True)
+def _bfloat16_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in windows too long for `WIDE`."""
+    monkeypatch.setattr(sys.modules["posbench.attention.fused"], "WIDE", 0)
+
+
 @pytest.fixture
 def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     size: int = request.param
@@ -98,8 +104,11 @@ def test_large_bias() -> None:
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(1, 7), (1025, 1025)])
-def test_a_bias_may_have_any_strides(queries: int, keys: int) -> None:
+def test_a_bias_may_have_any_strides(
+    queries: int, keys: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One query in the last block: nothing is padded, and the view must not read across heads."""
+    monkeypatch.setattr(sys.modules["posbench.attention.fused"], "_short", lambda *_: False)
 
     class Transposed(ALiBi):
         def distance_bias(self, distance: Tensor, layer: int) -> Tensor:

@@ -19,6 +19,7 @@ from posbench.attention import KERNELS, choose, fused
 from posbench.attention.fused import hide_from_compilers
 from posbench.attention.pieces import Piece
 from posbench.encodings import Encoding, Shape, Span
+from posbench.encodings.alibi import ALiBi
 from posbench.encodings.shaw import Shaw
 from posbench.encodings.t5 import T5Bias
 from posbench.model import build
@@ -153,7 +154,7 @@ def test_weights_are_kept_of_short_windows(
 def test_weights_are_kept_a_few_rows_at_a_time(
     case: Case, built: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Windows, hidden keys and memory too, in blocks of 8 queries."""
+    """Windows, hidden keys and memory too, in blocks of 3 queries."""
     module = sys.modules["posbench.attention.fused"]
     for name, value in (("KEPT", 1000), ("TABLE_BLOCK", 8), ("BUILT", built)):
         monkeypatch.setattr(module, name, value)
@@ -322,7 +323,7 @@ def test_frozen_tables(case: Case) -> None:
 
 @pytest.mark.parametrize("dtype", ALLOWED, ids=str)
 @pytest.mark.parametrize(
-    ("queries", "keys"), [(1, 1), (1, 90), (127, 127), (130, 200), (256, 256)]
+    ("queries", "keys"), [(1, 1), (1, 90), (127, 127), (130, 200), (256, 256), (100, 300)]
 )
 @pytest.mark.parametrize("window", [None, 40])
 @pytest.mark.parametrize("case", BIASED, ids=lambda case: case.name)
@@ -338,7 +339,7 @@ def test_one_mask_for_a_short_window(
     module = sys.modules["posbench.attention.fused"]
     watched = unittest.mock.Mock(side_effect=module.whole_mask)
     monkeypatch.setattr(module, "whole_mask", watched)
-    given = inputs(case, queries, keys, batch=64, dtype=torch.bfloat16)
+    given = inputs(case, queries, keys, batch=80, dtype=torch.bfloat16)
 
     def gradients(kernel: str, dtype: torch.dtype) -> list[Tensor]:
         encoding = case.encoding(dtype).requires_grad_(False)
@@ -519,12 +520,14 @@ BACKENDS = [
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("kind", [T5Bias, Shaw], ids=lambda kind: kind.__name__)
-def test_compiled_it_trains_the_same(kind: type[T5Bias | Shaw], backend: str) -> None:
-    """200 tokens are beyond both clips."""
+@pytest.mark.parametrize(
+    ("kind", "batch"), [(T5Bias, 2), (Shaw, 2), (ALiBi, 2), (ALiBi, 30)], ids=str
+)
+def test_compiled_it_trains_the_same(kind: type[Encoding], batch: int, backend: str) -> None:
+    """200 tokens are beyond both clips; of 30 rows ALiBi's mask is written once."""
     hide_from_compilers()
     shape = Shape(16, heads=2, layers=2)
-    tokens = torch.randint(9, (2, 200), generator=torch.Generator().manual_seed(0))
+    tokens = torch.randint(9, (batch, 200), generator=torch.Generator().manual_seed(0))
     found = []
     for wrap in (lambda model: model, functools.partial(torch.compile, backend=backend)):
         model = build(shape, 9, kind, seed=0, feed_forward=16).train()
@@ -559,6 +562,7 @@ def test_what_softmax_ignores_gets_no_gradient_in_bfloat16(
     that gradient, Adam made full steps of the noise: Transformer-XL's slow sinusoids, constant in
     training, drifted, and its perplexity at 16 times the length went from 29 to 45.
     """
+    monkeypatch.setattr(fused, "WIDE", 0)  # it is of windows that stay bfloat16
     monkeypatch.setattr(fused, "BUILT", built)  # all of a row at once, or in many pieces
     torch.manual_seed(0)
     shape = Shape(width=32, heads=2, layers=1)

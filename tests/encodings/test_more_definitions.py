@@ -187,6 +187,7 @@ def test_blocks_of_queries_do_not_show(
 ) -> None:
     for module, size in (("blocked", "BLOCK"), ("fused", "BLOCK"), ("fused", "TABLE_BLOCK")):
         monkeypatch.setattr(sys.modules[f"posbench.attention.{module}"], size, 5)
+    monkeypatch.setattr(sys.modules["posbench.attention.blocked"], "PAIRS", 60)  # 3 rows at last
     actual = _attended(case, kernel, 13, 20, window=window)
     assert_same(actual, _attended(case, "reference", 13, 20, window=window), EXACT)
 
