@@ -108,22 +108,15 @@ def test_values_and_gradients_at_every_length(case: Case, length: int, dtype: to
         assert off <= ALLOWED[dtype], (number, off)
 
 
-@pytest.mark.parametrize(
-    ("kept", "wide"), [(1000, 0), (1000, 256), (0, 0)], ids=["kept", "kept-wide", "made-anew"]
-)
+@pytest.mark.parametrize("kept", [1000, 0])
 @pytest.mark.parametrize("dtype", ALLOWED, ids=str)
 @each_kind
-@pytest.mark.parametrize("length", [1, 127, 128, 129])
+@pytest.mark.parametrize("length", [127, 129])
 def test_what_lengths_decide_does_not_show(
-    case: Case,
-    length: int,
-    dtype: torch.dtype,
-    kept: int,
-    wide: int,
-    monkeypatch: pytest.MonkeyPatch,
+    case: Case, length: int, dtype: torch.dtype, kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether backward is given the weights, and a CPU's bfloat16 is made float32."""
-    for name, value in (("KEPT", kept), ("WIDE", wide)):
+    """Whether backward is given the weights; and a CPU's bfloat16 is not made float32."""
+    for name, value in (("KEPT", kept), ("WIDE", 0)):
         monkeypatch.setattr(sys.modules["posbench.attention.fused"], name, value)
     actual = run("fused", case.encoding(torch.float32), as_leaves(_rounded(case, length), dtype))
     for number, (found, wanted) in enumerate(zip(actual, defined(case, length), strict=True)):
