@@ -13,6 +13,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
+import signal
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -148,6 +150,9 @@ class World:
         except RuntimeError as error:
             if self.size == 1 or not _is_of_network(error):
                 raise
+            if threading.current_thread() is threading.main_thread():
+                # torchrun's to those that are left must not cut short what they say of it.
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
             raise UserError(
                 f"one of the {self.size} processes of this run has died or failed; the same "
                 "command, without run.overwrite, goes on from the last checkpoint"
