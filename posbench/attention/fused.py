@@ -35,14 +35,10 @@ from posbench.encodings import Encoding, Span
 
 TABLES = ("distance_bias", "distance_keys", "distance_queries", "distance_values", "decay")
 BLOCK = 1024  # queries at a time where every mask is a view: torch's kernel is fastest from 768 on
-LEAST_BLOCK = (
-    256  # where BLOCK would be half of all, or more: what it holds of the future is waste
-)
+LEAST_BLOCK = 256  # where BLOCK would be half of all, or more: much of it would be the future
 TABLE_BLOCK = 128  # queries at a time where masks or weights are built, fewer of short windows
 WIDE = 256  # keys up to which a CPU trains in float32: its backward is slow there in bfloat16
-KEPT = (
-    8  # keys, in head widths, up to which backward is given the weights: else they are made anew
-)
+KEPT = 8  # keys, in head widths, up to which a CPU keeps the weights for backward (kept.py)
 BUILT = 2**20  # numbers in what is built at a time, about: it stays in the cache
 
 
