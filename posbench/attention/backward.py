@@ -26,7 +26,7 @@ from posbench.attention.precision import precise
 from posbench.attention.skew import add_cut, by_column, by_row, cut, unskewed
 from posbench.attention.terms import ROWS, Terms, by_column_products, logits, mask
 
-PLAIN = ("q", "k", "v")
+PLAIN = ("q", "k", "v")  # the terms that every encoding has, and the first ones
 
 
 class Sums:

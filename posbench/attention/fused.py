@@ -221,7 +221,7 @@ class _Fused(torch.autograd.Function):
         *tensors, out, total = ctx.saved_tensors
         t = Terms._make(tensors)
         wanted = ctx.needs_input_grad[1:]
-        learned = any(wanted[Terms._fields.index("content_q") :])
+        learned = any(wanted[len(PLAIN) :])
         t = t if t.values is None else t.exact()
         # Forward's blocks where it built: decays are counted from each block's first query.
         plan, rows = _cut(ctx.plan, t, learned or t.built)

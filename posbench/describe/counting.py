@@ -13,6 +13,7 @@ from torch.utils.flop_counter import flop_registry
 
 MOVES = {"clone", "where", "masked_fill", "copy_", "fill_"}  # which PyTorch calls pointwise
 FOLDS = {"cumsum", "sum", "mean", "log_sigmoid_forward", "_softmax"}  # which it does not
+MULTIPLY_ADDS = {"addcmul"}  # pointwise, two operations a number
 
 
 def operations(call: Callable[[], object]) -> int:
@@ -41,7 +42,7 @@ class _Counter(TorchDispatchMode):
         if packet in flop_registry:
             self.total += flop_registry[packet](*args, **kwargs, out_val=out)
         elif _is_arithmetic(func, packet.__name__):
-            self.total += _numbers((args, out)) * (2 if packet.__name__ == "addcmul" else 1)
+            self.total += _numbers((args, out)) * (1 + (packet.__name__ in MULTIPLY_ADDS))
         return out
 
 

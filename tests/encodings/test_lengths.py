@@ -82,6 +82,14 @@ def defined(case: Case, length: int) -> list[Tensor]:
     return run("reference", case.encoding(), as_leaves(_rounded(case, length), torch.float64))
 
 
+def assert_near(actual: list[Tensor], expected: list[Tensor], dtype: torch.dtype) -> None:
+    """As near as ALLOWED says of dtype; expected is float64."""
+    for number, (found, wanted) in enumerate(zip(actual, expected, strict=True)):
+        largest = max(1.0, float(wanted.abs().max()))
+        off = float((found.double() - wanted).abs().max()) / largest
+        assert off <= ALLOWED[dtype], (number, off)
+
+
 def _rounded(case: Case, length: int) -> Inputs:
     return inputs(case, length, length, batch=1 if length > 1000 else 2, dtype=torch.bfloat16)
 
@@ -102,10 +110,7 @@ def test_values_and_gradients_at_every_length(case: Case, length: int, dtype: to
     encoding = case.encoding(torch.float32)
     assert choose(encoding) == "fused"
     actual = run("fused", encoding, as_leaves(_rounded(case, length), dtype))
-    for number, (found, wanted) in enumerate(zip(actual, defined(case, length), strict=True)):
-        largest = max(1.0, float(wanted.abs().max()))
-        off = float((found.double() - wanted).abs().max()) / largest
-        assert off <= ALLOWED[dtype], (number, off)
+    assert_near(actual, defined(case, length), dtype)
 
 
 @pytest.mark.parametrize("kept", [1000, 0])
@@ -119,10 +124,7 @@ def test_what_lengths_decide_does_not_show(
     for name, value in (("KEPT", kept), ("WIDE", 0)):
         monkeypatch.setattr(sys.modules["posbench.attention.fused"], name, value)
     actual = run("fused", case.encoding(torch.float32), as_leaves(_rounded(case, length), dtype))
-    for number, (found, wanted) in enumerate(zip(actual, defined(case, length), strict=True)):
-        largest = max(1.0, float(wanted.abs().max()))
-        off = float((found.double() - wanted).abs().max()) / largest
-        assert off <= ALLOWED[dtype], (number, off)
+    assert_near(actual, defined(case, length), dtype)
 
 
 @pytest.mark.parametrize(("keys", "kept"), [(32, True), (33, False)])
@@ -342,9 +344,7 @@ def test_one_mask_for_a_short_window(
         return [out.detach(), *torch.autograd.grad(out.square().sum(), leaves[:3])]
 
     expected = gradients("reference", torch.float64)
-    for found, wanted in zip(gradients("fused", dtype), expected, strict=True):
-        largest = max(1.0, float(wanted.abs().max()))
-        assert float((found.double() - wanted).abs().max()) <= ALLOWED[dtype] * largest
+    assert_near(gradients("fused", dtype), expected, dtype)
     watched.assert_called_once()
 
 
@@ -514,7 +514,9 @@ BACKENDS = [
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
-    ("kind", "batch"), [(T5Bias, 2), (Shaw, 2), (ALiBi, 2), (ALiBi, 30)], ids=str
+    ("kind", "batch"),
+    [(T5Bias, 2), (Shaw, 2), (ALiBi, 2), (ALiBi, 30)],
+    ids=lambda x: getattr(x, "__name__", x),
 )
 def test_compiled_it_trains_the_same(kind: type[Encoding], batch: int, backend: str) -> None:
     """200 tokens are beyond both clips; of 30 rows ALiBi's mask is written once."""
