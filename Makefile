@@ -4,11 +4,12 @@ SHELL := bash
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+PYTEST := $(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help install demo report test test-all lint format constraints clean
+.PHONY: help install demo report test test-slow test-all lint format constraints clean
 
 help: ## list the targets
 	@echo "posbench: make <target>"
@@ -22,11 +23,14 @@ demo: .venv/.runtime ## train and compare nine encodings, in minutes
 report: .venv/.runtime ## compare the runs in outputs/
 	@$(BIN)/posbench report
 
-test: .venv/.dev ## run the tests (ARGS='-k alibi' for some of them)
-	@$(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal -m 'not long' $(ARGS)
+test: .venv/.dev ## run the tests, in minutes (ARGS='-k alibi' for some of them)
+	@$(PYTEST) -m 'not slow and not long' $(ARGS)
 
-test-all: .venv/.dev ## the long ones too
-	@$(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
+test-slow: .venv/.dev ## the tests that take longer
+	@$(PYTEST) -m 'slow and not long' $(ARGS)
+
+test-all: .venv/.dev ## all tests, those of an hour too
+	@$(PYTEST) $(ARGS)
 
 lint: .venv/.dev ## check style, format and types
 	@$(BIN)/ruff check .
