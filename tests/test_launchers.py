@@ -103,6 +103,7 @@ def require_one_entry(cache: Path) -> None:
     assert {path.name for path in entry.iterdir()} == {*meta["files"], "meta.json"}
 
 
+@pytest.mark.slow
 @needs("hydra_joblib_launcher")
 def test_joblib(
     tmp_path: Path, serial: Path, empty_cache: Path, workers: None, capfd: Output
@@ -124,6 +125,7 @@ class Deadly(ALiBi):
         return super().distance_bias(distance, layer)
 
 
+@pytest.mark.slow
 @needs("hydra_joblib_launcher")
 def test_a_worker_that_dies(
     tmp_path: Path, workers: None, monkeypatch: pytest.MonkeyPatch, capfd: Output

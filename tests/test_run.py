@@ -22,6 +22,7 @@ from posbench import checkpoint, cli, results
 from posbench.files import append_row, read_rows
 from posbench.report import collect
 from posbench.run_folder import RunFolder
+from tests.marks import slow
 from tests.toy import arguments, flat, train
 
 Output = pytest.CaptureFixture[str]
@@ -95,7 +96,7 @@ MIXED = (  # memory in some layers only
 )
 
 
-@pytest.mark.parametrize("encoding", ["alibi", "transformer_xl", "randomized_rope", MIXED])
+@pytest.mark.parametrize("encoding", ["transformer_xl", MIXED, *slow("alibi", "randomized_rope")])
 def test_an_interrupted_run_goes_on_to_the_same_end(tmp_path: Path, encoding: str) -> None:
     arguments(tmp_path)  # writes the text
     more = [f"encoding={encoding} run.name=x train.steps=8 model.dropout=0.1 train.accumulate=2"]
@@ -166,8 +167,22 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path, capfd: Output) 
     assert "Diverged" in (folder(tmp_path, "rope") / "error.txt").read_text()
 
 
-@pytest.mark.parametrize("damage", ["cut", "one bit", "gone"])
-@pytest.mark.parametrize("name", ["model.safetensors", "training.safetensors", "state.json"])
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("model.safetensors", "one bit"),
+        ("training.safetensors", "cut"),
+        ("state.json", "gone"),
+        *slow(
+            ("model.safetensors", "cut"),
+            ("model.safetensors", "gone"),
+            ("training.safetensors", "one bit"),
+            ("training.safetensors", "gone"),
+            ("state.json", "cut"),
+            ("state.json", "one bit"),
+        ),
+    ],
+)
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: Output, name: str, damage: str
 ) -> None:

@@ -123,6 +123,7 @@ CASES = ["encoding=randomized_rope", "encoding=transformer_xl", "encoding=shaw"]
 MORE = "model.dropout=0.1 train.accumulate=2 eval.probes=[copy] eval.probe_distances=[12]"
 
 
+@pytest.mark.slow
 def test_a_job_is_the_run_alone(tmp_path: Path) -> None:
     """Numbers, weights and probes, to the last bit, after jobs of other sizes and threads."""
     apart, together = tmp_path / "apart", tmp_path / "together"
@@ -158,6 +159,7 @@ def _numbers(run: Path) -> list[object]:
     return [trained, [result.nll for result in results.read(run)], probed]
 
 
+@pytest.mark.slow
 def test_the_peak_of_memory_is_the_runs_own(tmp_path: Path) -> None:
     """A small run after a large one in the same process: what was freed is not counted."""
     large = "encoding=rope run.name=large model.width=256 train.length=256 train.batch=8"

@@ -96,7 +96,7 @@ def _rounded(case: Case, length: int) -> Inputs:
 
 @pytest.mark.parametrize("dtype", ALLOWED, ids=str)
 @each_kind
-@pytest.mark.parametrize("length", [1, 127, 128, 129, 2000])
+@pytest.mark.parametrize("length", [1, 127, 128, 129, pytest.param(2000, marks=pytest.mark.slow)])
 def test_values_and_gradients_at_every_length(case: Case, length: int, dtype: torch.dtype) -> None:
     """Both dtypes get the same numbers, and are held to the reference in float64.
 
@@ -318,7 +318,15 @@ def test_frozen_tables(case: Case) -> None:
 
 @pytest.mark.parametrize("dtype", ALLOWED, ids=str)
 @pytest.mark.parametrize(
-    ("queries", "keys"), [(1, 1), (1, 90), (127, 127), (130, 200), (256, 256), (100, 300)]
+    ("queries", "keys"),
+    [
+        (1, 1),
+        (1, 90),
+        (127, 127),
+        pytest.param(130, 200, marks=pytest.mark.slow),
+        pytest.param(256, 256, marks=pytest.mark.slow),
+        pytest.param(100, 300, marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize("window", [None, 40])
 @pytest.mark.parametrize("case", BIASED, ids=lambda case: case.name)
@@ -474,7 +482,7 @@ def _small(name: str) -> Case:
 
 SMALL = [
     (_small("everything"), 4, 6),
-    (_small("clipped"), 3, 13),
+    pytest.param(_small("clipped"), 3, 13, marks=pytest.mark.slow),
     (_small("shaw-k2"), 4, 6),
     (_small("deberta-k3-c2p+p2c-paper"), 4, 6),
     (_small("transformer_xl"), 4, 6),
