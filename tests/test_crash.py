@@ -20,6 +20,7 @@ from posbench.files import read_rows
 from posbench.run_folder import RunFolder
 from tests import crash_child
 from tests.crash_child import FULL, KILL, TORN, Ended, Fault, Limits
+from tests.marks import a_few, slow
 from tests.toy import arguments, flat, write_text
 
 RUN = Path("outputs/default/x/seed1")
@@ -96,7 +97,7 @@ def test_an_undisturbed_run_is_what_the_others_are_compared_with(
     assert found["status"]["state"] == "done"
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", a_few(range(4), 1))
 def test_killed_five_times_a_run_comes_to_the_same_end(
     tmp_path: Path, text: Path, whole: tuple[Path, Ended], seed: int
 ) -> None:
@@ -161,9 +162,9 @@ def test_killed_at_twenty_moments(tmp_path: Path, text: Path, whole: tuple[Path,
         ("train.bin", 100),
         pytest.param("meta.json", 0, marks=pytest.mark.long),
         pytest.param("config.yaml", 40, marks=pytest.mark.long),
-        ("status.json", 5),
+        *slow(("status.json", 5)),
         ("metrics.jsonl", 30),
-        ("step-000002", 2_000),
+        *slow(("step-000002", 2_000)),
         pytest.param("step-000003", 0, marks=pytest.mark.long),
         ("npz", 200),
         ("open .*results.jsonl", 30),

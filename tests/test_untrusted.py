@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from posbench import cli
+from tests.marks import a_few
 from tests.test_cli import one_line
 from tests.toy import train
 
@@ -175,7 +176,7 @@ def test_repro_refuses_it_too(run: Path, capfd: Output, what: str) -> None:
     assert expected in refused(capfd, "repro", f"run={run}", "runtime.threads=1")
 
 
-@pytest.mark.parametrize("what", REFUSED_BY_EVAL)
+@pytest.mark.parametrize("what", a_few([*REFUSED_BY_EVAL], 18))
 def test_eval_refuses_a_tampered_folder(run: Path, capfd: Output, what: str) -> None:
     tamper, expected = REFUSED_BY_EVAL[what]
     tamper(run)
@@ -289,7 +290,7 @@ REFUSED_BY_REPORT: dict[str, Tamper] = {
 }
 
 
-@pytest.mark.parametrize("what", REFUSED_BY_REPORT)
+@pytest.mark.parametrize("what", a_few([*REFUSED_BY_REPORT], 12))
 def test_report_refuses_a_tampered_folder(run: Path, capfd: Output, what: str) -> None:
     REFUSED_BY_REPORT[what](run)
     said = refused(capfd, "report", f"runs=[{run}]", "folder=made", "report.figures=[]")

@@ -14,6 +14,7 @@ from torch import Tensor
 from posbench import build
 from posbench.run_folder import flatten
 from tests import toy
+from tests.marks import a_few
 from tests.test_conformance import composed
 
 # Keys that numbers do not depend on: where things go, who is told, and how it is computed.
@@ -79,7 +80,7 @@ def test_each_key_is_told_of_here() -> None:
     assert keys >= MUTE
 
 
-@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize("other", a_few([*OTHERS], 12))
 def test_another_value_makes_other_numbers(root: Path, other: str) -> None:
     base, more = ("scored", SCORED) if other.startswith("eval.") else ("plain", "")
     name = "".join(c for c in other if c.isalnum())
@@ -147,7 +148,10 @@ def same(one: list[Tensor], two: list[Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in CONF.glob("encoding/*.yaml")))
+ENCODINGS = sorted(path.stem for path in CONF.glob("encoding/*.yaml"))
+
+
+@pytest.mark.parametrize("name", a_few(ENCODINGS, 12))
 def test_each_parameter_of_an_encoding_is_used(name: str) -> None:
     before = behaviour(f"encoding={name}")
     assert same(before, behaviour(f"encoding={name}"))
