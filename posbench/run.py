@@ -253,8 +253,7 @@ def evaluate_into(
             result = dataclasses.replace(result, extension=extension)
             with world.together():
                 if world.leads:
-                    if losses is not None:
-                        results.save_losses(folder, result, windows, losses)
+                    results.save_losses(folder, result, windows, losses)
                     results.append(folder, result)
             found(result)
             rows.append(result)

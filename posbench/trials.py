@@ -161,9 +161,7 @@ def _try(
                 trainer.model, documents, corpus.byte_lengths, judged, device
             )
             ((result, _, _),) = found
-            assert result.nll is not None
-            assert result.tokens
-            loss = result.nll / result.tokens
+            loss = result.nll / (result.tokens or 1) if result.nll is not None else math.nan
         except Diverged:
             loss = math.nan
     shutil.rmtree(folder)

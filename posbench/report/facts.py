@@ -109,7 +109,9 @@ def notes(rows: Sequence[Row], without_baseline: bool) -> tuple[str, ...]:
     """Why there is no number, each reason once."""
     told = [f"{row.name}: {trouble}" for row in rows for trouble in row.trouble]
     for row in rows:
-        told += [f"{row.name}, n/a: {cell.reason}" for cell in row.cells.values() if cell.reason]
+        for length, cell in row.cells.items():
+            told += [f"{row.name}, n/a: {cell.reason}"] if cell.reason else []
+            told += [f"{row.name}, {length:,} without {why}" for why in cell.without]
     if without_baseline:
         told.append("the baseline is not among these runs")
     return tuple(dict.fromkeys(told))

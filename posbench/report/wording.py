@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from posbench.report.comparison import Cell, Comparison, ProbeRow, ProbeTable, Row
+from posbench.results import LARGEST
 from posbench.statistics import Interval
 
 Extra = tuple[str, list[str], list[list[str]], str]  # title, headers, rows, caption
@@ -53,6 +54,8 @@ def number(value: float, places: int = 2) -> str:
     """With places decimals, fewer for a large one."""
     if not math.isfinite(value):
         return "∞" if value > 0 else "–∞" if value < 0 else "not a number"
+    if value >= LARGEST:
+        return f"> {LARGEST:.0e}".replace("+", "")
     if abs(value) >= 1e6:
         return f"{value:.2e}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.{places}f}"
@@ -85,9 +88,9 @@ def reaches(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
         line = [row.name, ends(cell.perplexity), ends(cell.ratio, 3)]
         if comparison.baseline is not None:
             line.append(_with_ends(cell.against))
-        line.append("" if cell.bits_per_byte is None else f"{cell.bits_per_byte:.3f}")
+        line.append("" if cell.bits_per_byte is None else number(cell.bits_per_byte, 3))
         if words:
-            line.append("" if cell.word_perplexity is None else f"{cell.word_perplexity:,.0f}")
+            line.append("" if cell.word_perplexity is None else number(cell.word_perplexity, 0))
         line += [str(row.recl), str(row.helps), str(row.breaks), _ranks(row, first, last)]
         rows.append(line)
     return head, rows
