@@ -196,7 +196,7 @@ def test_the_first_position_is_that_of_all_windows() -> None:
     readout = model.tokens.weight.detach().clone()
     with torch.no_grad():
         model.tokens.weight[40] = math.nan
-    model.logits = lambda states: states @ readout.T  # type: ignore[method-assign]
+    model.logits = lambda states: states @ readout.T
     config = settings(protocols=["nonoverlapping"], lengths=[32], tokens=140)
     ((result, windows, _),) = evaluate(model, texts, BYTES, config, CPU)
     found = [places[w.document] - w.start for w in windows]
@@ -236,7 +236,7 @@ def _settings_of_torch() -> list[object]:
         torch.get_default_dtype(),
         torch.get_num_threads(),
         torch.is_autocast_enabled("cpu"),
-        np.random.get_state()[1].tolist(),
+        str(np.random.get_state()),
         random.getstate(),
     ]
 

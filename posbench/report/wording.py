@@ -10,10 +10,11 @@ from posbench.statistics import Interval
 
 Extra = tuple[str, list[str], list[list[str]], str]  # title, headers, rows, caption
 
-COSTS = (
-    "params: positional ones, with their learning-rate multiplier; "
-    "tok/s, MiB: speed and peak process memory of training"
-)
+COSTS = {
+    "params": "params: positional ones, with their learning-rate multiplier",
+    "tok/s": "tok/s: of training",
+    "MiB": "MiB: peak process memory of training",
+}
 DISPENSABLE = ("word ppl", "rank", "bits/byte", "× at", "95%")  # where a terminal is narrow
 REACH_TITLE = "how far context helps"
 REACH = (
@@ -30,16 +31,16 @@ def legend(comparison: Comparison) -> str:
     return words
 
 
-def headers(comparison: Comparison, costs: bool = True) -> list[str]:
+def headers(comparison: Comparison) -> list[str]:
     lengths = [f"{n:,} ({n / comparison.train_length:g}×)" for n in comparison.lengths]
-    return [*lengths, *(["params", "tok/s", "MiB"] if costs else [])]
+    return [*lengths, *COSTS]
 
 
-def cell(cell: Cell) -> str:
+def cell(cell: Cell, between: str = " ") -> str:
     """ "31.38 ×1.02≈", "n/a", or "–" for what was not scored."""
     if cell.perplexity is None:
         return "n/a" if cell.reason else "–"
-    ratio = "" if cell.ratio is None else f" ×{number(cell.ratio.value)}"
+    ratio = "" if cell.ratio is None else f"{between}×{number(cell.ratio.value)}"
     return f"{number(cell.perplexity.value)}{ratio}{'≈' if cell.tied else ''}"
 
 
