@@ -8,12 +8,15 @@ from typing import Any
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.constrain import Constrain
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 PLAIN: Any = {"box": box.SIMPLE, "collapse_padding": True, "pad_edge": False}
+TEXT = 60  # columns for a title and a caption, where the table is narrower
+WORD = len("transformer_xl_memoryless")  # longer words of prose are paths, and may break
 Cell = str | Text
 Rows = Sequence[Sequence[Cell]]  # a row without cells ends a section
 
@@ -39,16 +42,21 @@ class Fitted:
     left: Collection[str] = ()
     options: dict[str, Any] = field(default_factory=dict)
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
         tables = [Part(self, rows, columns) for rows, columns in self._parts(options.max_width)]
         shown = {self.headers[n] for part in tables for n in part.columns}
         legend = "; ".join(says for header, says in self.legend.items() if header in shown)
         caption = "\n".join(filter(None, (legend, self.caption)))
-        for number, part in enumerate(tables):
-            table = part.table(options.max_width)
-            table.title = Text(self.title) if self.title and not number else None
-            table.caption = Text(caption) if number == len(tables) - 1 else None
-            yield table
+        made = [part.table(options.max_width) for part in tables]
+        widest = max(Measurement.get(console, options, table).maximum for table in made)
+        for text, style, parts in ((self.title, "title", made), (caption, "caption", [])):
+            if text:
+                width = min(max(widest, TEXT), options.max_width)
+                told = Text(text, f"table.{style}", justify="center" if widest >= TEXT else "left")
+                yield Constrain(told, width)
+            yield from parts
 
     def _parts(self, width: int) -> Iterator[tuple[Rows, list[int]]]:
         shown = list(range(len(self.headers)))
@@ -121,7 +129,8 @@ class Part:
         """All of the widest cell; of prose, its longest word."""
         if self.whole.headers[n] not in self.whole.prose:
             return self._wide(n)
-        return max(cell_len(word) for cell in self._cells(n) for word in cell.split() or [""])
+        words = (cell_len(word) for cell in self._cells(n) for word in cell.split())
+        return min(max(words, default=0), WORD)
 
     def _empty(self) -> Table:
         return Table(**(PLAIN | self.whole.options))

@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import io
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from posbench.errors import UserError
-from posbench.report import compare, terminal, tidy, wording
+from posbench.report import compare, latex, terminal, tidy, wording
 from posbench.report.collect import Run
 from posbench.report.compare import Settings
 from posbench.report.comparison import Comparison, Report
+from posbench.report.facts import unmeasured
 from posbench.report.markdown import markdown
 from posbench.results import Result
 from posbench.statistics import Bootstrap
@@ -250,6 +252,34 @@ def test_no_name_and_no_number_is_broken(width: int) -> None:
     reaches = printed(terminal.reaches(table), width)
     assert all(name in reaches for name in LONGEST_NAMES)
     assert "…" not in shown + reaches
+
+
+def test_a_perplexity_past_all_floats_is_a_short_cell() -> None:
+    """A loss of 2,000 nats a token: in every text, and beside it what can be compared."""
+    made = [run("a", 1, {128: 10.0, 256: None}), run("b", 1, {128: 9.0, 256: 9.5})]
+    huge = Result("fixed_targets", 256, None, 2e4, 10, 30, 5, 2, "feed")
+    made[0] = dataclasses.replace(made[0], results=[made[0].results[0], huge])
+    (table,) = tables(made)
+    texts = [printed(terminal.perplexities(table), 120), printed(terminal.reaches(table), 120)]
+    texts += [as_markdown([table]), latex.latex(Report((table,)))]
+    assert texts[0].count("> 1e304") >= 1
+    assert "{>}10^{304}" in texts[-1]
+    for text in texts:
+        assert not re.search(r"\d{12}", text.replace(",", ""))
+        assert "inf" not in text.split()
+    assert table.rows[-1].cells[256].rank == 2
+
+
+def test_a_seed_without_a_number_is_told_beside_the_mean_of_the_others() -> None:
+    made = [run("a", 1, {128: 10.0, 256: 20.0}), run("a", 2, {128: 14.0, 256: None})]
+    (table,) = tables(made)
+    assert value(table, 0, 256) == pytest.approx(20.0)
+    assert "a, 256 without seed 2: no such position" in table.notes
+
+
+def test_several_reasons_say_where_each_is() -> None:
+    assert unmeasured("a", {128: None, 256: "x", 512: "x"}) == ["a, n/a: x"]
+    assert unmeasured("a", {16: "y", 256: "x"}) == ["a, n/a at 16: y", "a, n/a at 256: x"]
 
 
 def test_what_gives_way_first_repeats() -> None:

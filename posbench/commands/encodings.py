@@ -23,7 +23,7 @@ HEADERS = {
     "scores": "any",
 }
 PAPER = "paper (arXiv)"
-LEGEND = """\
+LEGEND = """
 ● filled. in: added to the input; rot: q and k rotated or scaled, or a content bias; p→p: bias by
 distance; i,j: bias by both positions; c→p: content to position; p→c: position to content; val:
 values; dec: decay by the tokens passed; any: a function of the logits. memory: tokens of the
@@ -40,7 +40,9 @@ def main(node: DictConfig) -> None:
             unfit.append(f"{name}: {error}")
     columns = ["encoding", *HEADERS.values(), "memory", "params", "kernel", "longest", PAPER]
     title, left = f"Encodings, at {_size(node)}", ("kernel", PAPER)
-    Console().print(Fitted(columns, [rows], title, LEGEND, left=left), *unfit, sep="\n")
+    Console().print(
+        Fitted(columns, [rows], title, " ".join(LEGEND.split()), left=left), *unfit, sep="\n"
+    )
 
 
 def _cells(encoding: Encoding) -> list[str]:
