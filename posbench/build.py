@@ -48,6 +48,11 @@ def encoding(settings: dict[str, Any], model: Shape) -> Encoding:
     return _maker(settings, "encoding")(model)
 
 
+def learns(config: Config) -> bool:
+    """Whether the encoding has parameters. Raises UserError as encoding and shape do."""
+    return any(True for _ in encoding(config.encoding, shape(config)).parameters())
+
+
 def extended(config: Config, extension: dict[str, Any]) -> dict[str, Any]:
     """The settings of a trained run's encoding under an extension of its context.
 

@@ -15,16 +15,14 @@ from collections.abc import Sequence
 
 import torch
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from posbench import build, checkpoint, evaluate, protocols, runtime
 from posbench.config import Config
 from posbench.corpus import Corpus
 from posbench.errors import UserError
-from posbench.report.terminal import PLAIN
 from posbench.run import check_evaluation, make_trainer, ready
 from posbench.run_folder import RunFolder
+from posbench.tables import Fitted
 from posbench.trainer import Trainer
 
 STEPS = 3  # measured, after one that is not
@@ -41,13 +39,7 @@ class Cost:
 
 def show(configs: Sequence[Config], console: Console) -> None:
     """A table of the jobs. Raises UserError, after it, if some of them cannot run."""
-    table = Table(title="dry run: nothing is trained", **PLAIN)
-    table.add_column("job", justify="right")
-    table.add_column("run", no_wrap=True)
-    for header in ("folder", "state"):
-        table.add_column(header, overflow="fold")
-    table.add_column("time", justify="right", no_wrap=True)
-    table.add_column("memory", justify="right", no_wrap=True)
+    rows = list[list[str]]()
     measured: dict[str, Cost] = {}
     left, refused = 0.0, 0
     with console.status("measuring") as status:
@@ -66,8 +58,10 @@ def show(configs: Sequence[Config], console: Console) -> None:
             except UserError as error:
                 state, refused = f"cannot run: {error}", refused + 1
             place = str(RunFolder.of(asked).path)
-            table.add_row(str(number), Text(name), Text(place), Text(state), *shown)
-    console.print(table)
+            rows.append([str(number), name, place, state, *shown])
+    headers, title = "job run folder state time memory".split(), "dry run: nothing is trained"
+    texts, spare = headers[1:4], headers[1:2]  # a folder tells its run
+    console.print(Fitted(headers, [rows], title, spare=spare, prose=["state"], left=texts))
     console.print(f"{_time(left)} one after another, on this machine", highlight=False)
     if refused:
         raise UserError(f"{refused} of {len(configs)} jobs cannot run")

@@ -1,15 +1,19 @@
 """Perplexity by length, under the protocols of protocols.py.
 
 One sum of negative log likelihoods in float64 and one count for each protocol and length; never
-a mean of batch means. The model runs in float32, logits are made for the scored tokens only.
+a mean of batch means. The model runs in float32, logits are made for the scored tokens only. A
+length at which a loss is no number has neither, but a reason.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -18,11 +22,12 @@ from torch.nn import functional as F
 
 from posbench.config import EvalConfig
 from posbench.distributed import ALONE, World
-from posbench.errors import UserError
 from posbench.model import Transformer
 from posbench.protocols import PROTOCOLS, Documents, EvaluationProtocol, Window
 from posbench.results import Result
 from posbench.runtime import peak_memory, reset_peak_memory
+
+log = logging.getLogger("posbench")
 
 LOGIT_ROWS = 4096  # rows of [V] logits at a time
 
@@ -42,8 +47,7 @@ def evaluate(
     """Each result in turn, with its windows and the loss of every token scored in them, in nats.
 
     byte_lengths [V] are the bytes a token stands for, words the number of words that begin in
-    each token of each document, where the corpus has words. Raises UserError for a loss that is
-    no number.
+    each token of each document, where the corpus has words.
     """
     for name in config.protocols:
         protocol = PROTOCOLS[name](config)
@@ -75,9 +79,12 @@ def _evaluate(
     started = time.perf_counter()
     losses = score(model, documents, windows, config.batch_tokens, device, world)
     seconds = time.perf_counter() - started
-    with world.together():
-        if not np.isfinite(losses).all():
-            raise UserError(f"{protocol.label} at length {length}: the model's loss is no number")
+    if not np.isfinite(losses).all():
+        with world.together():
+            reason = _not_finite(model, documents, windows, losses, device)
+        if world.leads:
+            log.warning("%s at length %s: %s", protocol.label, f"{length:,}", reason)
+        return Result(protocol.label, length, reason=reason, targets=targets), windows, None
     counted = None if words is None else [words[w.document][w.targets()].sum() for w in windows]
     result = Result(
         protocol.label,
@@ -95,7 +102,85 @@ def _evaluate(
     return result, windows, losses
 
 
-@torch.no_grad()
+def _not_finite(
+    model: Transformer,
+    documents: Documents,
+    windows: Sequence[Window],
+    losses: np.ndarray,
+    device: torch.device,
+) -> str:
+    """In how many windows a loss is no number, and from which position on."""
+    parts = np.split(losses, np.cumsum([window.scored for window in windows])[:-1])
+    bad = {w: ~np.isfinite(part) for w, part in zip(windows, parts, strict=True)}
+    broken = {window: int(part.argmax()) for window, part in bad.items() if part.any()}
+    first = _first_broken(model, documents, windows, broken, device)
+    counted = f"{len(broken):,} of {len(windows):,} windows"
+    return f"the loss is no number in {counted} from position {first:,}"
+
+
+def _first_broken(
+    model: Transformer,
+    documents: Documents,
+    windows: Sequence[Window],
+    broken: Mapping[Window, int],
+    device: torch.device,
+) -> int:
+    """The first position whose loss is no number whatever comes after it.
+
+    Positions are as encodings count them: from 0, at a window's first token or its memory's.
+    broken says of windows which of their scored tokens is the first without a number. That may be
+    too early: later keys get no attention, but zero times no number is no number. So each window
+    is cut short, to where it breaks by itself, if that is before all others.
+    """
+    first = max(window.memory + window.length for window in broken)
+    met = set[int]()
+    for window, spoiled in broken.items():
+        if window.document in met and any(w.memory for w in windows):
+            continue  # the window before may have handed it on
+        met.add(window.document)
+        before = [[w] for w in windows if window.memory and _precedes(w, window)]
+        start = window.memory + window.length - window.scored
+        low, high = spoiled + 1, min(window.scored, first - start)  # scored tokens, to be enough
+
+        def breaks(scored: int, last: Window = window, past: Unit = before) -> bool:
+            missing = last.scored - scored
+            cut = dataclasses.replace(last, length=last.length - missing, scored=scored)
+            return not _finite(model, documents, [*past, [cut]], device)
+
+        if low > high or (high < window.scored and not breaks(high)):
+            continue
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if breaks(middle) else (middle + 1, high)
+        first = start + high - 1
+    return first
+
+
+def _precedes(one: Window, other: Window) -> bool:
+    return one.document == other.document and one.start < other.start
+
+
+def _finite(model: Transformer, documents: Documents, unit: Unit, device: torch.device) -> bool:
+    """Whether the losses of a unit's last batch are numbers."""
+    with measuring(model):
+        *_, (states, targets) = _states(model, documents, unit, device)
+        losses = F.cross_entropy(model.logits(states).float(), targets, reduction="none")
+        return bool(losses.isfinite().all())
+
+
+@contextmanager
+def measuring(model: Transformer) -> Iterator[None]:
+    """A model in evaluation mode, without gradients; then each part in the mode it was in."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
 def score(
     model: Transformer,
     documents: Documents,
@@ -110,10 +195,10 @@ def score(
     of them that use as many threads each: what they share out are whole batches, and logits are
     made for a number of tokens that depends on all windows.
     """
-    model.eval()
     units = _units(windows, batch_tokens)
     rows = min(LOGIT_ROWS, sum(window.scored for window in windows))
-    each = world.spread(units, lambda own: _losses(model, documents, own, rows, device))
+    with measuring(model):
+        each = world.spread(units, lambda own: _losses(model, documents, own, rows, device))
     order = [window for unit in units for batch in unit for window in batch]
     ends = np.cumsum([window.scored for window in order])
     found = dict(zip(order, np.split(np.concatenate(each), ends[:-1]), strict=True))

@@ -29,8 +29,8 @@ class _CrossEntropy(torch.autograd.Function):
     def forward(ctx: Any, states: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
         exact = torch.promote_types(states.dtype, torch.float32)
         total = states.new_zeros((), dtype=exact)
-        by_states = torch.empty_like(states)
-        by_weight = torch.zeros_like(weight)
+        by_states = torch.empty_like(states, dtype=exact)
+        by_weight = torch.zeros_like(weight, dtype=exact)
         for part, wanted, out in zip(
             states.split(ROWS), targets.split(ROWS), by_states.split(ROWS), strict=True
         ):
@@ -41,12 +41,15 @@ class _CrossEntropy(torch.autograd.Function):
             slope = logits.sub_(size).exp_()  # softmax
             slope.scatter_add_(1, wanted, slope.new_full((), -1.0).expand_as(wanted))
             slope /= len(states)
-            out.copy_(slope @ weight)
-            by_weight += slope.T @ part
+            out.copy_(slope @ weight.to(exact))
+            by_weight += slope.T @ part.to(exact)
         ctx.save_for_backward(by_states, by_weight)
+        ctx.dtypes = states.dtype, weight.dtype
         return total / len(states)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
-        by_states, by_weight = ctx.saved_tensors
-        return grad * by_states, grad * by_weight, None
+        by_states, by_weight = (
+            (grad * x).to(dtype) for x, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+        )
+        return by_states, by_weight, None

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from posbench.attention import KERNELS, choose
 from posbench.attention.fused import takes_dropout
+from posbench.attention.precision import precise
 from posbench.encodings import Encoding, Shape, Span
 
 Memory = Sequence[Tensor]  # the inputs [B, M, D] of each layer, of the segment before
@@ -98,9 +99,10 @@ class Transformer(nn.Module):
         """
         spans = self._spans(tokens, memory, hidden)
         x = self.tokens(tokens) * (TOKEN_SCALE * self.shape.width**0.5)
+        dtype, x = x.dtype, x.to(precise(x.dtype))
         for part, span in spans.items():
             x = part.embed(x, span.queries)
-        x = F.dropout(x, self.dropout, self.training)
+        x = F.dropout(x.to(dtype), self.dropout, self.training)
         inputs = []
         for number, layer in enumerate(self.layers):
             inputs.append(x)

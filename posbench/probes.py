@@ -19,6 +19,7 @@ documents and not in the text of the longest window. No candidate stands in the 
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -28,9 +29,12 @@ from numpy.typing import NDArray
 
 from posbench.distributed import ALONE, World
 from posbench.errors import UserError
+from posbench.evaluate import measuring
 from posbench.model import Transformer
 from posbench.protocols import Documents
 from posbench.results import ProbeResult
+
+log = logging.getLogger("posbench")
 
 CANDIDATES = 16  # C
 POOL = 64
@@ -155,7 +159,7 @@ def probe(
 ) -> Iterator[ProbeResult]:
     """Each probe at each distance, by all processes of world, for all of them.
 
-    Raises UserError as check does, and for logits that are nan.
+    Where a logit is no number there are no hits, but a reason. Raises UserError as check does.
     """
     check(documents, vocabulary, names, distances, trials)
     limit = model.encoding.max_length
@@ -171,9 +175,12 @@ def probe(
                 _scores(model, np.stack(windows), candidates, batch_tokens, device, world)
                 for windows in zip(*(trial.windows(distance) for trial in made), strict=True)
             )
-            with world.together():
-                if not np.isfinite([planted, plain]).all():
-                    raise UserError(f"{name} at distance {distance}: the logits are not numbers")
+            if broken := int((~np.isfinite([planted, plain])).any((0, 2)).sum()):
+                reason = f"a logit is no number in {broken:,} of {trials:,} trials"
+                if world.leads:
+                    log.warning("%s at distance %s: %s", name, f"{distance:,}", reason)
+                yield ProbeResult(name, distance, None, *identity, reason)
+                continue
             rows = _count(made, planted, plain)
             hits, lifts = (sum(row[column] for row in rows) for column in (1, 2))
             yield ProbeResult(name, distance, hits, *identity, lifts=lifts, by_document=rows)
@@ -189,7 +196,6 @@ def _count(trials: list[Trial], planted: Scores, plain: Scores) -> list[list[int
     return [[int(n), *(int(x[own].sum()) for x in (hits, lifts, own))] for n, own in parts]
 
 
-@torch.no_grad()
 def _scores(
     model: Transformer,
     windows: Ids,
@@ -199,7 +205,6 @@ def _scores(
     world: World,
 ) -> Scores:
     """The logits of each window's candidates after it: windows [W, T], candidates [W, C]."""
-    model.eval()
     together = max(1, batch_tokens // windows.shape[1])
 
     def score(starts: Sequence[int]) -> list[Scores]:
@@ -211,7 +216,8 @@ def _scores(
             scores.append(np.take_along_axis(logits, candidates[some], 1))
         return scores
 
-    return np.concatenate(world.spread(range(0, len(windows), together), score))
+    with measuring(model):
+        return np.concatenate(world.spread(range(0, len(windows), together), score))
 
 
 def _hash(name: str, trials: list[Trial]) -> str:

@@ -23,6 +23,12 @@ from posbench.files import append_row, read_rows, replacing, require_own
 from posbench.protocols import Window
 
 DAMAGED = (OSError, EOFError, KeyError, ValueError, TypeError, MemoryError, NotImplementedError)
+LARGEST = 1e304  # of perplexities, near the end of float64: what is larger is shown as "> 1e304"
+
+
+def exponential(nats: float) -> float:
+    """exp, up to LARGEST: a perplexity is finite for the worst loss."""
+    return min(math.exp(min(nats, 709.0)), LARGEST)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,9 +71,7 @@ class Result:
         return self.nll / math.log(2) / self.bytes if self.nll is not None and self.bytes else None
 
     def _exp(self, count: int | None) -> float | None:
-        if self.nll is None or not count:
-            return None
-        return math.exp(min(self.nll / count, 700.0))  # e^700: the edge of a float64
+        return exponential(self.nll / count) if self.nll is not None and count else None
 
 
 def forget(folder: Path) -> None:
@@ -122,15 +126,18 @@ class TokenLosses:
 
 
 def save_losses(
-    folder: Path, result: Result, windows: Sequence[Window], losses: np.ndarray
+    folder: Path, result: Result, windows: Sequence[Window], losses: np.ndarray | None
 ) -> None:
-    """Arrays losses [N] and windows [W, 5]: see `TokenLosses`.
+    """Arrays losses [N] and windows [W, 5]: see `TokenLosses`. None: those there were go.
 
     A window's columns are document, start, length, scored and memory: its losses are the next
     `scored` ones, of the last so many positions of `length`.
     """
     path = _losses_path(folder, result)
     require_own(path.parent)
+    if losses is None:
+        path.unlink(missing_ok=True)
+        return
     path.parent.mkdir(exist_ok=True)
     places = np.array([dataclasses.astuple(window) for window in windows])
     with replacing(path) as temporary, temporary.open("wb") as file:

@@ -69,7 +69,8 @@ def run(config: Config, console: Console) -> RunFolder:
     if asked != "false":
         said = "untuned: posbench tune has chosen nothing for this very set-up"
         if tuned is not None:
-            said = f"tuned, {tuned.trials} trials: {tuning.label(tuned.chosen)}"
+            chosen = tuning.label(tuned.chosen, build.learns(config))
+            said = f"tuned, {tuned.trials} trials: {chosen}"
         console.print(f"{name}: {said}", markup=False, highlight=False)
     with display(console, name, config.train.steps) as shown:
         shown.say("corpus")
@@ -232,13 +233,15 @@ def evaluate_into(
     found: Found,
     extension: str | None = None,
     world: World = ALONE,
-) -> list[Result]:
+) -> set[str]:
     """Score every protocol and length, and probe; each result goes into the folder at once.
+
+    Returns the hashes of what was scored, and of the trials.
 
     All processes of world score, the first one writes. extension names what was done to the
     trained model's context, if anything was.
     """
-    rows = []
+    hashes = set[str]()
     what = f"evaluation with eval.batch_tokens={config.batch_tokens}"
     with runtime.memory_for(what, "try fewer, or shorter eval.lengths"):
         for result, windows, losses in evaluate.evaluate(
@@ -253,11 +256,10 @@ def evaluate_into(
             result = dataclasses.replace(result, extension=extension)
             with world.together():
                 if world.leads:
-                    if losses is not None:
-                        results.save_losses(folder, result, windows, losses)
+                    results.save_losses(folder, result, windows, losses)
                     results.append(folder, result)
             found(result)
-            rows.append(result)
+            hashes.add(result.targets or "")
     for probed in probes.probe(
         model,
         corpus.documents("test"),
@@ -272,7 +274,8 @@ def evaluate_into(
         with world.together():
             if world.leads:
                 results.append_probe(folder, dataclasses.replace(probed, extension=extension))
-    return rows
+        hashes.add(probed.trials_hash)
+    return hashes
 
 
 def summarise(trainer: Trainer, folder: Path, corpus: Corpus) -> dict[str, Any]:

@@ -131,11 +131,6 @@ class Bootstrap:
         return self._stretches[documents]
 
 
-def exponential(nats: float) -> float:
-    """exp, as far as a float64 goes: a perplexity is finite for the worst loss."""
-    return math.exp(min(nats, 700.0))
-
-
 def _seed_errors(losses: Losses) -> tuple[float, float]:
     """The squared standard errors of the mean: between seeds, and what of it is also in documents.
 

@@ -36,7 +36,7 @@ def tune(config: TuneCommand, console: Console) -> Record:
     runtime.keep_freed_memory()
     runtime.set_threads(config.runtime)
     runtime.limit_memory(config.runtime, device)
-    values = tuning.points(config)
+    values, learns = tuning.points(config), build.learns(config)
     corpus = build.corpus(config)
     judged = _judged(config)
     protocols.check(judged, corpus.documents("validation"))
@@ -53,7 +53,7 @@ def tune(config: TuneCommand, console: Console) -> Record:
             record.trials.append(Trial(changes, loss))
             tuning.write(place, record)
             said = "diverged" if loss is None else f"validation loss {loss:.4f}"
-            told = f"{trial}: {tuning.label(changes)}: {said}"
+            told = f"{trial}: {tuning.label(changes, learns)}: {said}"
             console.print(told, highlight=False, markup=False)
         tuning.write(place, record)
     _ = record.chosen  # an encoding whose trials all diverged is a failure
@@ -161,9 +161,7 @@ def _try(
                 trainer.model, documents, corpus.byte_lengths, judged, device
             )
             ((result, _, _),) = found
-            assert result.nll is not None
-            assert result.tokens
-            loss = result.nll / result.tokens
+            loss = result.nll / (result.tokens or 1) if result.nll is not None else math.nan
         except Diverged:
             loss = math.nan
     shutil.rmtree(folder)

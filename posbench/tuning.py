@@ -229,11 +229,13 @@ def differences(there: Values, asked: Values) -> list[str]:
     ]
 
 
-def label(values: Values) -> str:
-    """ "lr 0.0062, positional ×3.1, k 16"."""
+def label(values: Values, learns: bool = True) -> str:
+    """ "lr 0.0062, positional ×3.1, k 16"; no multiplier where the encoding learns nothing."""
     names = {LR: "lr ", MULTIPLIER: "positional ×"}
     shown = []
     for key, value in values.items():
+        if key == MULTIPLIER and not learns:
+            continue
         name = names.get(key, f"{key.removeprefix('encoding.')} ")
         shown.append(f"{name}{value:.3g}" if isinstance(value, float) else f"{name}{value}")
     return ", ".join(shown)

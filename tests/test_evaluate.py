@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import random
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
+from posbench.attention import ON_CPU
 from posbench.config import EvalConfig
 from posbench.encodings.alibi import ALiBi
 from posbench.encodings.base import Encoding, Shape
@@ -16,7 +20,8 @@ from posbench.encodings.nope import NoPE
 from posbench.errors import UserError
 from posbench.evaluate import evaluate, score
 from posbench.model import Transformer, build
-from posbench.protocols import FixedTargets, Nonoverlapping, check
+from posbench.probes import probe
+from posbench.protocols import PROTOCOLS, FixedTargets, Nonoverlapping, check
 from posbench.results import Result
 
 CPU = torch.device("cpu")
@@ -45,7 +50,7 @@ def documents(*sizes: int) -> list[np.ndarray]:
     return [generator.integers(0, 50, size).astype(np.uint16) for size in sizes]
 
 
-def tiny(encoding: type[Encoding] = NoPE, **arguments: int) -> Transformer:
+def tiny(encoding: type[Encoding] = NoPE, **arguments: float) -> Transformer:
     shape = Shape(width=16, heads=2, layers=2)
     return build(shape, 50, lambda s: encoding(s, **arguments), seed=0, feed_forward=32)
 
@@ -139,6 +144,101 @@ def test_a_length_past_the_table_is_na_with_a_reason() -> None:
     results = [r for r, *_ in evaluate(model, documents(80), BYTES, settings(), CPU)]
     assert [result.perplexity is None for result in results] == [False, False, True]
     assert "past 16" in str(results[2].reason)
+
+
+class Breaking(Encoding):
+    """The first `heads` heads have no number for distances from `past` on."""
+
+    def __init__(self, shape: Shape, past: int, heads: int = 1, value: float = math.nan) -> None:
+        super().__init__(shape)
+        self.past, self.heads, self.value = past, heads, value
+
+    def distance_bias(self, distance: Tensor, layer: int) -> Tensor:
+        bias = torch.zeros(self.shape.heads, len(distance))
+        bias[: self.heads, distance >= self.past] = self.value
+        return bias
+
+
+@pytest.mark.parametrize("kernel", ON_CPU)
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_a_length_without_a_number_is_a_row_with_its_reason(
+    name: str, value: float, kernel: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two layers: zero times a later position's nan spoils earlier ones, and is not told."""
+    config = settings(protocols=[name, "fixed_targets"], lengths=[8, 32, 16], stride=3, tokens=110)
+    config.protocols = list(dict.fromkeys(config.protocols))
+    model, texts = tiny(Breaking, past=21, value=value), documents(80, 61)
+    model.kernels = [kernel] * 2
+    found = list(evaluate(model, texts, BYTES, config, CPU))
+    assert [result.perplexity is None for result, *_ in found[:3]] == [False, True, False]
+    assert len(found) == 3 * len(config.protocols)
+    result, windows, losses = found[1]
+    positions = [range(end - w.scored, end) for w in windows for end in [w.memory + w.length]]
+    broken = [p for p in positions if p.stop > 21]
+    first = max(21, min(p.start for p in broken))
+    assert result.reason == (
+        f"the loss is no number in {len(broken)} of {len(windows)} windows from position {first}"
+    )
+    assert losses is None
+    assert dataclasses.replace(result, reason=None, targets=None) == Result(result.protocol, 32)
+    assert result.targets == found[0][0].targets
+    assert f"{result.protocol} at length 32: {result.reason}" in caplog.messages
+
+
+def test_the_first_position_is_that_of_all_windows() -> None:
+    """A token of one kind has no number, and stands at another place in each text."""
+    texts, places = documents(50, 50, 50), (29, 20, 26)
+    for text, place in zip(texts, places, strict=True):
+        text[text == 40] = 41
+        text[place] = 40
+    model = tiny(ALiBi)
+    readout = model.tokens.weight.detach().clone()
+    with torch.no_grad():
+        model.tokens.weight[40] = math.nan
+    model.logits = lambda states: states @ readout.T
+    config = settings(protocols=["nonoverlapping"], lengths=[32], tokens=140)
+    ((result, windows, _),) = evaluate(model, texts, BYTES, config, CPU)
+    found = [places[w.document] - w.start for w in windows]
+    inside = [at for at, w in zip(found, windows, strict=True) if 0 <= at < w.length]
+    assert len(inside) == 3
+    wanted = f"in 3 of {len(windows)} windows from position {min(inside)}"
+    assert str(result.reason).endswith(wanted)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_evaluation_leaves_all_as_it_was(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modes, a frozen part's too; gradients; random numbers; also where it breaks off."""
+    model, texts = tiny(Breaking, past=21).train(), documents(80)
+    model.layers[1].eval()
+    config = settings(lengths=[8, 32], protocols=[*PROTOCOLS])
+    if fails:
+        monkeypatch.setattr(model, "logits", lambda states: 1 / 0)
+    modes = {name: module.training for name, module in model.named_modules()}
+    before = _settings_of_torch()
+    if fails:
+        with pytest.raises(ZeroDivisionError):
+            list(evaluate(model, texts, BYTES, config, CPU))
+        with pytest.raises(ZeroDivisionError):
+            list(probe(model, documents(200), 50, ["copy"], [9], 2, 64, CPU))
+    else:
+        for _ in evaluate(model, texts, BYTES, config, CPU):
+            assert torch.is_grad_enabled()  # between two results, too
+        assert list(probe(model, documents(200), 50, ["copy"], [9], 2, 64, CPU))
+    assert {name: module.training for name, module in model.named_modules()} == modes
+    assert _settings_of_torch() == before
+
+
+def _settings_of_torch() -> list[object]:
+    return [
+        torch.is_grad_enabled(),
+        torch.get_rng_state().tolist(),
+        torch.get_default_dtype(),
+        torch.get_num_threads(),
+        torch.is_autocast_enabled("cpu"),
+        str(np.random.get_state()),
+        random.getstate(),
+    ]
 
 
 def test_bits_per_byte_counts_the_scored_text_only() -> None:

@@ -7,20 +7,26 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import ClassVar
+from functools import cache
+from pathlib import Path
+from typing import ClassVar, cast
 
 import pytest
 import torch
+from hydra import compose, initialize_config_module
 from torch import Tensor, nn
 
-from posbench.attention import KERNELS, ON_CPU
+from posbench import build as conf_build
+from posbench import config
+from posbench.attention import KERNELS, ON_CPU, choose
 from posbench.encodings import Encoding, Shape, Span
 from posbench.encodings.deberta import DeBERTa
 from posbench.encodings.learned import Learned
 from posbench.encodings.shaw import Shaw
 from posbench.encodings.sinusoidal import Sinusoidal
 from posbench.encodings.transformer_xl import TransformerXL
-from posbench.model import Transformer, build
+from posbench.loss import cross_entropy
+from posbench.model import TOKEN_SCALE, Transformer, build
 from tests.encodings.cases import CASES, NINE, Case, Make, inputs
 
 SHAPE = Shape(width=16, heads=4, layers=2)
@@ -173,6 +179,114 @@ def test_state_dict_round_trip(name: str) -> None:
     assert not torch.equal(source(tokens)[0], target(tokens)[0])
     target.load_state_dict(source.state_dict())
     assert torch.equal(source(tokens)[0], target(tokens)[0])
+
+
+# Weights in half the bits
+
+
+class Buffered(Encoding):
+    """A user's own: numbers in a buffer and in a layer of torch's."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.register_buffer("places", torch.arange(5000.0) / 7)
+        self.map = nn.Linear(1, shape.heads)
+
+    def distance_bias(self, distance: Tensor, layer: int) -> Tensor:
+        return self.map(self.get_buffer("places")[distance][:, None]).T
+
+
+YAMLS = Path(__file__).parents[1] / "conf/encoding"
+SHIPPED = sorted(path.stem for path in YAMLS.glob("*.yaml"))
+
+
+@cache
+def shipped(name: str) -> Make:
+    """An encoding by the name of its yaml."""
+    with initialize_config_module("posbench.conf", version_base="1.3"):
+        asked = compose("train", [f"encoding={name}", "run.name=x", "train.length=24"])
+    settings = config.load(asked, config.Config).encoding
+    return lambda shape: conf_build.encoding(settings, shape)
+
+
+def _run(model: Transformer, tokens: Tensor, train: bool) -> list[Tensor]:
+    """States; in training also the loss, and its gradient by the tokens' embeddings."""
+    torch.manual_seed(0)  # some encodings draw positions in training
+    model.train(train).zero_grad()
+    with torch.set_grad_enabled(train):
+        states, _ = model(tokens[:, :-1])
+    if not train:
+        return [states]
+    loss = cross_entropy(states.flatten(0, 1), model.tokens.weight, tokens[:, 1:].flatten())
+    loss.backward()
+    assert all(p.grad is not None and p.grad.dtype == p.dtype for p in model.parameters())
+    return [states.detach(), loss.detach(), cast(Tensor, model.tokens.weight.grad)]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_model_cast_to_half_the_bits_is_the_same_model(name: str, dtype: torch.dtype) -> None:
+    """Weights, not autocast. A dozen roundings in a row at most, each of half a unit, in what is
+    compared; in the gradient as many again."""
+    tokens, shape = tokens_of(25), Shape(width=32, heads=2, layers=2)
+    for kernel in ON_CPU:
+        try:
+            model = build(shape, VOCABULARY, shipped(name), seed=0, feed_forward=24)
+            model.kernels = [choose(part, kernel) for part, _ in model.serving]
+        except ValueError:
+            continue  # a kernel that cannot serve it
+        model.attention = kernel
+        for train in (False, True):
+            wanted = _run(model.float(), tokens, train)
+            found = _run(model.to(dtype), tokens, train)
+            model.float()
+            assert found[0].dtype == dtype
+            for place, (one, other) in enumerate(zip(found, wanted, strict=True)):
+                rounding = 12 * (1 + (place == 2)) * torch.finfo(dtype).eps / 2
+                off = (one.float() - other).norm() / other.norm()
+                assert off < rounding, (kernel, train, place, off / rounding)
+
+
+@pytest.mark.parametrize("cast_to", ["bfloat16", "half"])
+@pytest.mark.parametrize("name", [*SHIPPED, "a user's own"])
+def test_what_an_encoding_holds_is_not_rounded(name: str, cast_to: str) -> None:
+    """So all that it computes of positions stays as it was, at any distance."""
+    make = Buffered if name == "a user's own" else shipped(name)
+    model = build(Shape(32, heads=2, layers=2), VOCABULARY, make, seed=0, feed_forward=24)
+    before = {key: value.clone() for key, value in model.encoding.state_dict().items()}
+    far = torch.arange(4090, 4097)
+    biases = [model.encoding.at(0)[0].distance_bias(far, 0)] if name != "learned" else []
+    getattr(model, cast_to)()
+    assert model.tokens.weight.dtype.itemsize == 2
+    after = model.encoding.state_dict()
+    assert all(torch.equal(after[key], value) for key, value in before.items())
+    assert all(value.dtype is torch.float32 for value in after.values())
+    for bias in biases:
+        again = model.encoding.at(0)[0].distance_bias(far, 0)
+        assert (bias is None) == (again is None)
+        assert bias is None or torch.equal(bias, cast(Tensor, again))
+    assert model.double().tokens.weight.dtype == torch.float64
+    assert all(p.dtype == torch.float64 for p in model.encoding.parameters())
+
+
+def first_input(model: Transformer, tokens: Tensor) -> Tensor:
+    """What the first layer is given, in evaluation."""
+    seen = list[Tensor]()
+    model.layers[0].register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    with torch.no_grad():
+        model.eval()(tokens)
+    return seen[0]
+
+
+def test_positions_at_the_input_are_rounded_once() -> None:
+    """Added in float32: a table, or sinusoids, and tokens in bfloat16."""
+    for name in ("learned", "sinusoidal", "randomized_sinusoidal"):
+        model = build(Shape(32, heads=2, layers=2), 37, shipped(name), seed=0, feed_forward=24)
+        entered = first_input(model.bfloat16(), tokens := tokens_of(20))
+        x = model.tokens(tokens) * (TOKEN_SCALE * 32**0.5)
+        place = model.encoding.place(Span.window(20))
+        wanted = model.encoding.embed(x.float(), place.queries).bfloat16()
+        assert torch.equal(entered, wanted)
 
 
 def test_logits_are_tied_to_the_tokens() -> None:

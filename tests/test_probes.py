@@ -64,6 +64,9 @@ class Toy:
     def eval(self) -> None:
         pass
 
+    def modules(self) -> list[Any]:
+        return []
+
 
 class Near(Toy):
     """Sees the last `sight` tokens: a logit of its own after each such end."""
@@ -233,11 +236,26 @@ def test_a_distance_past_the_table_is_na_with_a_reason() -> None:
     assert results[0].trials_hash == results[1].trials_hash
 
 
-def test_logits_that_are_not_numbers_are_refused() -> None:
-    model = Toy()
-    model.prior[:] = torch.nan
-    with pytest.raises(UserError, match="passkey at distance 16"):
-        run(model)
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_a_logit_that_is_no_number_is_neither_a_hit_nor_a_miss(
+    value: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A distance in which a window is without number has a reason, the others their hits."""
+
+    class Breaks(Toy):
+        def expect(self, window: Tensor) -> Tensor:
+            bad = len(window) > 50 and int(window[0]) % 2 == 0
+            return self.prior * value if bad else self.prior
+
+    trials = plant("passkey", TEXTS, V, 90, 20)
+    odd = [int(trial.windows(40)[0][0]) % 2 for trial in trials]
+    assert 0 < sum(odd) < 20
+    results = run(Breaks(), names=["passkey"], trials=20)
+    assert [result.reason is None for result in results] == [True, False, False]
+    assert results[1].reason == f"a logit is no number in {20 - sum(odd)} of 20 trials"
+    assert (results[1].hits, results[1].lifts, results[1].by_document) == (None, None, [])
+    assert results[1].trials_hash == results[0].trials_hash
+    assert f"passkey at distance 40: {results[1].reason}" in caplog.messages
 
 
 def test_results_come_back_the_latest_of_each(tmp_path: Path) -> None:

@@ -6,17 +6,20 @@ import csv
 import dataclasses
 import io
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 from posbench.errors import UserError
-from posbench.report import compare, terminal, tidy
+from posbench.report import compare, latex, terminal, tidy, wording
 from posbench.report.collect import Run
 from posbench.report.compare import Settings
 from posbench.report.comparison import Comparison, Report
+from posbench.report.facts import unmeasured
 from posbench.report.markdown import markdown
 from posbench.results import Result
 from posbench.statistics import Bootstrap
@@ -214,26 +217,93 @@ def test_csv_has_one_row_for_each_number() -> None:
     assert found["a", "1", "perplexity", "256"]["value"] == ""
 
 
-@pytest.mark.parametrize(("width", "costs"), [(100, True), (50, False)])
+@pytest.mark.parametrize(("width", "costs"), [(100, True), (40, False)])
 def test_the_terminal_table_fits(width: int, costs: bool) -> None:
     (table,) = tables([run("a", 1, {128: 10.0, 256: 20.0}), run("b", 1, {128: 11.0, 256: 11.0})])
-    console = Console(width=width, color_system=None, file=io.StringIO())
-    console.print(terminal.perplexities(table, width))
-    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    shown = printed(terminal.perplexities(table), width)
     assert "128 (1×)" in shown
-    assert "20.00 ×2.00" in shown
+    assert ("20.00 ×2.00" in shown) == costs  # else in a line of its own
+    assert "×2.00" in shown
     assert "…" not in shown
-    assert ("tok/s" in shown) == costs
+    assert ("tok/s" in shown) == costs  # in the legend, too
 
 
-def test_where_it_is_narrow_names_break_and_numbers_do_not() -> None:
-    lengths: dict[int, float | None] = {128: 31.25, 256: 31.5, 1024: 131.25, 2048: 135.75}
-    (table,) = tables([run("transformer_xl_memoryless", 1, lengths), run("b", 1, lengths)])
-    console = Console(width=64, color_system=None, file=io.StringIO())
-    console.print(terminal.perplexities(table, 64))
+def printed(what: object, width: int) -> str:
+    console = Console(width=width, color_system=None, file=io.StringIO())
+    console.print(what)
     shown = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "135.75 ×4.34" in shown
-    assert "…" not in shown
+    assert all(cell_len(line) <= width for line in shown.splitlines())
+    return str(shown)
+
+
+LONGEST_NAMES = ["transformer_xl_memoryless", "learned_interpolate", "rope + dynamic_ntk x16"]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
+def test_no_name_and_no_number_is_broken(width: int) -> None:
+    """Every name, length, perplexity and ratio stands in one piece, in a line of that width."""
+    lengths: dict[int, float | None] = {128 * 2**n: 131.25 * 1.3**n for n in range(8)}
+    (table,) = tables([run(name, 1, lengths) for name in LONGEST_NAMES])
+    shown = printed(terminal.perplexities(table), width)
+    pieces = [*LONGEST_NAMES, *(f"{n:,} ({n // 128}×)" for n in lengths)]
+    for row in table.rows:
+        pieces += [piece for cell in row.cells.values() for piece in wording.cell(cell).split()]
+    assert [piece for piece in pieces if piece not in shown] == []
+    reaches = printed(terminal.reaches(table), width)
+    assert all(name in reaches for name in LONGEST_NAMES)
+    assert "…" not in shown + reaches
+
+
+def test_a_perplexity_past_all_floats_is_a_short_cell() -> None:
+    """A loss of 2,000 nats a token: in every text, and beside it what can be compared."""
+    made = [run("a", 1, {128: 10.0, 256: None}), run("b", 1, {128: 9.0, 256: 9.5})]
+    huge = Result("fixed_targets", 256, None, 2e4, 10, 30, 5, 2, "feed")
+    made[0] = dataclasses.replace(made[0], results=[made[0].results[0], huge])
+    (table,) = tables(made)
+    texts = [printed(terminal.perplexities(table), 120), printed(terminal.reaches(table), 120)]
+    texts += [as_markdown([table]), latex.latex(Report((table,)))]
+    assert texts[0].count("> 1e304") >= 1
+    assert "{>}10^{304}" in texts[-1]
+    for text in texts:
+        assert not re.search(r"\d{12}", text.replace(",", ""))
+        assert "inf" not in text.split()
+    assert table.rows[-1].cells[256].rank == 2
+
+
+def test_a_seed_without_a_number_is_told_beside_the_mean_of_the_others() -> None:
+    made = [run("a", 1, {128: 10.0, 256: 20.0}), run("a", 2, {128: 14.0, 256: None})]
+    (table,) = tables(made)
+    assert value(table, 0, 256) == pytest.approx(20.0)
+    assert "a, 256 without seed 2: no such position" in table.notes
+
+
+def test_several_reasons_say_where_each_is() -> None:
+    assert unmeasured("a", {128: None, 256: "x", 512: "x"}) == ["a, n/a: x"]
+    assert unmeasured("a", {16: "y", 256: "x"}) == ["a, n/a at 16: y", "a, n/a at 256: x"]
+
+
+def test_what_gives_way_first_repeats() -> None:
+    """Ratios stand below before speed goes, speed before the rest, and all that before a part."""
+    lengths: dict[int, float | None] = {128: 31.25, 256: 33.5, 512: 1100.0}
+    (table,) = tables([run("b", 1, lengths), run("c", 1, lengths)])
+    seen = []
+    for width in range(100, 22, -1):
+        shown = printed(terminal.perplexities(table), width)
+        heads = [line for line in shown.splitlines() if line.startswith(" encoding")]
+        state = (
+            "33.50 ×1.07" not in shown,
+            *(name in heads[0] for name in ("tok/s", "MiB", "params")),
+            len(heads),
+        )
+        seen += [state] if state not in seen else []
+    assert seen[:6] == [
+        (False, True, True, True, 1),
+        (True, True, True, True, 1),
+        (True, False, True, True, 1),
+        (True, False, False, True, 1),
+        (True, False, False, False, 1),
+        (True, False, False, False, 2),
+    ]
 
 
 def test_text_from_a_run_cannot_break_the_markdown() -> None:

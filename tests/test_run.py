@@ -167,6 +167,52 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path, capfd: Output) 
     assert "Diverged" in (folder(tmp_path, "rope") / "error.txt").read_text()
 
 
+def test_lengths_and_probes_without_a_number_are_told_and_all_is_read(
+    tmp_path: Path,
+    capfd: Output,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A user's encoding breaks from distance 20 on: train, eval, report and claims end well."""
+    (tmp_path / "breaking.py").write_text(
+        "import torch\n"
+        "from posbench.encodings import Encoding\n"
+        "class Breaking(Encoding):\n"
+        "    def distance_bias(self, distance, layer):\n"
+        "        bias = torch.where(distance < 20, 0.0, float('nan'))\n"
+        "        return bias.expand(self.shape.heads, -1)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "80")
+    probes = "eval.probes=[passkey,copy] eval.probe_distances=[12,40] eval.probe_trials=4"
+    words = f"encoding=nope encoding._target_=breaking.Breaking run.name=breaking {probes}"
+    assert train(tmp_path, words) == 0
+    shown = capfd.readouterr().out
+    reason = "the loss is no number in 4 of 4 windows from position 24"
+    assert f"fixed_targets at length 32: {reason}" in caplog.messages
+    assert f"breaking, n/a: {reason}" in " ".join(shown.split())
+    for name in ("passkey", "copy"):
+        assert f"{name}, recall by distance" in shown
+    run = tmp_path / "outputs/default/breaking/seed1"
+    assert RunFolder(run).status == {"state": "done", "reason": None}
+    assert [path.name for path in (run / "losses").iterdir() if "-32-" in path.name] == []
+    assert cli.run(["eval", f"run={run}", "eval.lengths=[16,24,32]", "eval.probes=[copy]"]) == 0
+    shown = capfd.readouterr().out
+    assert "copy, recall by distance" in shown
+    assert "passkey, recall" not in shown
+    outputs = tmp_path / "outputs"
+    formats = "report.formats=[terminal,markdown,csv,html,latex] report.figures=[svg]"
+    against = "report.against=press2022 report.baseline=breaking"
+    words = f"runs=[{outputs}] folder={tmp_path} {formats} {against}"
+    assert cli.run(["report", *words.split()]) == 0
+    with (tmp_path / "report.csv").open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["reason"] == reason]
+    assert {(row["quantity"], row["length"], row["value"]) for row in rows} >= {("nll", "32", "")}
+    for kind in ("html", "md", "tex"):
+        assert "the loss is no number" in (tmp_path / f"report.{kind}").read_text()
+    assert cli.run(["claims", f"runs=[{outputs}]", f"folder={tmp_path}"]) == 0
+
+
 @pytest.mark.parametrize(
     ("name", "damage"),
     [

@@ -10,7 +10,7 @@ import pytest
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
-from posbench import cli, config, tuning
+from posbench import build, cli, config, tuning
 from posbench.config import TuneCommand
 from posbench.errors import UserError
 from posbench.tuning import LR, MULTIPLIER, Record, Trial
@@ -243,3 +243,13 @@ def test_the_shipped_records_are_of_the_demo_as_it_is(path: Path) -> None:
     made, used = tuning.applied(config.load(node, config.Config))
     assert used is not None
     assert made.optim.lr == used.chosen[LR]
+
+
+def test_no_positional_multiplier_is_told_where_nothing_positional_learns() -> None:
+    values = {LR: 0.004, MULTIPLIER: 2.34}
+    for name, learns in (("rope", False), ("alibi", False), ("t5", True), ("alibi_learned", True)):
+        with initialize_config_module("posbench.conf", version_base="1.3"):
+            node = compose("tune", [f"encoding={name}", "run.name=x"])
+        found = build.learns(config.load(node, TuneCommand))
+        assert found == learns, name
+        assert ("positional" in tuning.label(values, found)) == learns

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from posbench.claims.evidence import Evidence, Measured
+from posbench.report.wording import number
 
 
 class Answer(NamedTuple):
@@ -18,19 +19,19 @@ class Answer(NamedTuple):
 
 def far(found: Evidence, measured: Measured) -> str:
     """e.g. "alibi 36.78 at 128 → 36.75 at 2,048, ×1.00" for an encoding that got there."""
-    ratio = found.ratio(measured)
+    ratio = found.ratio(measured) or 0.0
     first, last = trained(found, measured), measured.perplexity[found.longest]
-    return f"{first} → {last:.2f} at {found.longest:,}, ×{ratio:.2f}"
+    return f"{first} → {number(last)} at {found.longest:,}, ×{number(ratio)}"
 
 
 def trained(found: Evidence, measured: Measured) -> str:
     """e.g. "alibi 36.78 at 128"."""
-    return f"{measured.name} {found.trained(measured):.2f} at {found.train_length:,}"
+    return f"{measured.name} {number(found.trained(measured))} at {found.train_length:,}"
 
 
 def versus(found: Evidence, compared: Sequence[Measured]) -> str:
     """e.g. "t5 30.74, shaw 31.57 at 128"."""
-    values = ", ".join(f"{m.name} {found.trained(m):.2f}" for m in compared)
+    values = ", ".join(f"{m.name} {number(found.trained(m))}" for m in compared)
     return f"{values} at {found.train_length:,}"
 
 

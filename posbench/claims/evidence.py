@@ -135,9 +135,9 @@ def _evidence(group: Group, targets: str) -> Evidence:
 def _measured(runs: list[Run], targets: str) -> Measured:
     found = [r for run in runs for r in run.results if r.targets == targets]
     values: dict[int, list[float]] = defaultdict(list)
-    reasons = {result.length: result.reason for result in found if result.reason}
     for result in found:
         if result.perplexity is not None:
             values[result.length].append(result.perplexity)
+    reasons = {r.length: r.reason for r in found if r.reason and r.length not in values}
     means = {length: statistics.mean(each) for length, each in values.items()}
     return Measured(tuple(runs), means, reasons, tuple(found))

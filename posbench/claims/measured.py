@@ -22,6 +22,7 @@ from posbench.encodings.sinusoidal import Sinusoidal
 from posbench.encodings.t5 import T5Bias
 from posbench.encodings.transformer_xl import TransformerXL
 from posbench.report.collect import Run
+from posbench.report.wording import number
 
 Ask = Callable[[Evidence], Answer | None]
 
@@ -72,7 +73,7 @@ def shaw_small_k(found: Evidence) -> Answer | None:
     if len({_k(m) for m in by_k}) < 2 or _k(by_k[0]) > SMALL_K:
         return None
     best = min(map(found.trained, by_k))
-    values = ", ".join(f"k = {_k(m)} {found.trained(m):.2f}" for m in by_k)
+    values = ", ".join(f"k = {_k(m)} {number(found.trained(m))}" for m in by_k)
     holds = found.trained(by_k[0]) <= EQUAL * best
     return Answer(holds, f"{values} at {found.train_length:,}", by_k)
 
@@ -115,7 +116,7 @@ def deberta_needs(found: Evidence) -> Answer | None:
     holds = all(found.trained(m) >= MATTERS * found.trained(both) for m in one_term)
     labels = ("both terms", "p→c alone", "c→p alone")
     used = [both, *one_term]
-    values = [f"{label} {found.trained(m):.2f}" for label, m in zip(labels, used, strict=True)]
+    values = [f"{label} {number(found.trained(m))}" for label, m in zip(labels, used, strict=True)]
     return Answer(holds, f"{', '.join(values)} at {found.train_length:,}", used)
 
 
@@ -146,7 +147,7 @@ def alibi_best(found: Evidence) -> Answer | None:
     lowest = min((m for _, m in ranked), key=lambda m: m.perplexity[found.longest])
     figure = (
         f"{far(found, alibi)}; {place}; lowest perplexity there: "
-        f"{lowest.name} {lowest.perplexity[found.longest]:.2f}"
+        f"{lowest.name} {number(lowest.perplexity[found.longest])}"
     )
     return Answer(not better, figure, [m for _, m in ranked])
 

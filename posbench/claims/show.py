@@ -6,12 +6,11 @@ import os.path
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from rich.table import Table
 from rich.text import Text
 
 from posbench.claims.verdict import FAILS, HOLDS, NOT_MEASURED, Verdict
 from posbench.explain import printable
-from posbench.report.terminal import PLAIN
+from posbench.tables import Fitted
 
 TITLE = "What the documents claim, and what holds"
 LEGEND = """\
@@ -26,21 +25,19 @@ def in_order(verdicts: Iterable[Verdict]) -> list[Verdict]:
     return sorted(verdicts, key=lambda verdict: verdict.number)
 
 
-def terminal(verdicts: Sequence[Verdict]) -> Table:
-    """A rich table, a part of a claim a row."""
-    table = Table(title=TITLE, caption=f"{LEGEND}\n{_counts(verdicts)}", **PLAIN)
-    for header, share in zip(HEADERS, (0, 3, 0, 0, 5), strict=True):
-        table.add_column(header, ratio=share or None, no_wrap=not share, overflow="fold")
-    before = None
+def terminal(verdicts: Sequence[Verdict]) -> Fitted:
+    """A part of a claim a row."""
+    rows, before = list[list[str | Text]](), None
     for verdict in verdicts:
         figure = Text(verdict.figure)
         if verdict.runs:
             figure.append(f" ({printable(_below(verdict.runs))})", style="dim")
         number = "" if verdict.number == before else str(verdict.number)
         shown = Text(verdict.verdict, style=STYLES[verdict.verdict])
-        table.add_row(number, Text(verdict.claim), verdict.kind, shown, figure)
+        rows.append([number, verdict.claim, verdict.kind, shown, figure])
         before = verdict.number
-    return table
+    caption, prose = f"{LEGEND}\n{_counts(verdicts)}", (HEADERS[1], HEADERS[4])
+    return Fitted(HEADERS, [rows], TITLE, caption, spare=("kind",), prose=prose, left=HEADERS)
 
 
 def markdown(verdicts: Sequence[Verdict]) -> str:

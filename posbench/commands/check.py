@@ -14,8 +14,8 @@ from posbench import config as schemas
 from posbench.conformance import CHECKS, Finding, Subject, findings
 from posbench.entry import command
 from posbench.errors import UserError
-from posbench.report.terminal import PLAIN
 from posbench.run import check
+from posbench.tables import PLAIN
 
 MARKS = {True: ("holds", "green"), False: ("FAILS", "bold red"), None: ("n/a", "dim")}
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from omegaconf import DictConfig
 from rich.console import Console
-from rich.table import Table
 
 from posbench import attention, build, introspect
 from posbench.encodings import Encoding
 from posbench.entry import command
 from posbench.errors import UserError
-from posbench.report.terminal import PLAIN
+from posbench.tables import Fitted
 
 HEADERS = {
     "embed": "in",
@@ -23,7 +22,8 @@ HEADERS = {
     "decay": "dec",
     "scores": "any",
 }
-LEGEND = """\
+PAPER = "paper (arXiv)"
+LEGEND = """
 ● filled. in: added to the input; rot: q and k rotated or scaled, or a content bias; p→p: bias by
 distance; i,j: bias by both positions; c→p: content to position; p→c: position to content; val:
 values; dec: decay by the tokens passed; any: a function of the logits. memory: tokens of the
@@ -32,18 +32,17 @@ segment before; longest: window in tokens"""
 
 @command("train")
 def main(node: DictConfig) -> None:
-    table = Table(title=f"Encodings, at {_size(node)}", caption=LEGEND, **PLAIN)
-    columns = [*HEADERS.values(), "memory", "params", "kernel", "longest", "paper (arXiv)"]
-    for header in ("encoding", *columns):
-        left = header in ("encoding", "paper (arXiv)")
-        table.add_column(header, justify="left" if left else "center", no_wrap=True)
-    unfit: list[str] = []
+    unfit, rows = list[str](), list[list[str]]()
     for name, config in introspect.configs(introspect.names()):
         try:
-            table.add_row(name, *_cells(build.encoding(config.encoding, build.shape(config))))
+            rows.append([name, *_cells(build.encoding(config.encoding, build.shape(config)))])
         except UserError as error:
             unfit.append(f"{name}: {error}")
-    Console().print(table, *unfit, sep="\n")
+    columns = ["encoding", *HEADERS.values(), "memory", "params", "kernel", "longest", PAPER]
+    title, left = f"Encodings, at {_size(node)}", ("kernel", PAPER)
+    Console().print(
+        Fitted(columns, [rows], title, " ".join(LEGEND.split()), left=left), *unfit, sep="\n"
+    )
 
 
 def _cells(encoding: Encoding) -> list[str]:

@@ -75,9 +75,8 @@ def evaluate(node: DictConfig) -> None:
             world,
         )
     world.by_first(lambda: _track(trained, folder.path, corpus.name))
-    targets = {result.targets for result in found if result.targets is not None}
     if world.leads:
-        show_runs([folder.path], console, targets)
+        show_runs([folder.path], console, found)
 
 
 def main() -> None:

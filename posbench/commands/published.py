@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Literal
 
 from omegaconf import DictConfig
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from posbench import config as schemas
 from posbench import published
 from posbench.entry import command
 from posbench.published import Curve, Publication
-from posbench.report.terminal import PLAIN
+from posbench.tables import Fitted
 
 LEGEND = "rows: a number each, except where a table has other columns than perplexity by length"
 HEADERS = ("name", "corpus", "trained at", "encodings", "lengths", "rows")
@@ -34,26 +32,25 @@ def main(node: DictConfig) -> None:
         console.print(table)
 
 
-def _list(publications: Sequence[Publication]) -> Table:
-    table = Table(title="Published tables", caption=LEGEND, **PLAIN)
-    for header in HEADERS:
-        justify: Literal["left", "right"] = "right" if header == "rows" else "left"
-        table.add_column(header, justify=justify, no_wrap=header != "name")
-    table.columns[0].min_width = max(len(found.name) for found in publications)
-    for found in publications:
-        lengths = found.lengths()
-        table.add_row(
+def _list(publications: Sequence[Publication]) -> Fitted:
+    rows: list[list[str | Text]] = [
+        [
             Text.assemble(found.name, "\n", (found.source, "dim")),
             "\n".join(found.values("corpus")),
             "\n".join(sorted(found.values("train_length"), key=int)),
             "\n".join(found.values("encoding")),
-            f"{lengths[0]:,}–{lengths[-1]:,}" if lengths else "",
+            f"{lengths[0]:,}–{lengths[-1]:,}" if (lengths := found.lengths()) else "",
             str(len(found.rows)),
-        )
-    return table
+        ]
+        for found in publications
+    ]
+    texts, spare = HEADERS[:-1], ("rows", "lengths", "trained")
+    return Fitted(
+        HEADERS, [rows], "Published tables", LEGEND, spare=spare, prose=("name",), left=texts
+    )
 
 
-def _tables(publication: Publication) -> list[Table]:
+def _tables(publication: Publication) -> list[Fitted]:
     """One for each corpus, training length, protocol and size of model."""
     if not publication.curves:
         return [_as_it_stands(publication)]
@@ -64,19 +61,15 @@ def _tables(publication: Publication) -> list[Table]:
     return [_by_length(curves) for curves in groups.values()]
 
 
-def _by_length(curves: Sequence[Curve]) -> Table:
+def _by_length(curves: Sequence[Curve]) -> Fitted:
     """Lengths down, encodings across: perplexity, and its ratio to the training length."""
     first = curves[0]
     title = (
         f"{first.corpus} {first.split}, {first.parameters / 1e6:,.0f}M parameters, "
         f"trained at {first.train_length:,}, {first.protocol}"
     )
-    table = Table(title=title, caption="×: ratio to the training length", **PLAIN)
+    rows = list[list[str]]()
     encodings = list(dict.fromkeys(curve.encoding for curve in curves))
-    for header in ("length", *encodings):
-        table.add_column(header, justify="right")
-    if any(curve.table for curve in curves):
-        table.add_column("from")
     for length in sorted({length for curve in curves for length in curve.perplexities}):
         having = [curve for curve in curves if length in curve.perplexities]
         cells = [
@@ -84,8 +77,16 @@ def _by_length(curves: Sequence[Curve]) -> Table:
             for encoding in encodings
         ]
         origin = ", ".join(dict.fromkeys(curve.table for curve in having))
-        table.add_row(f"{length:,}", *cells, *([origin] if origin else []))
-    return table
+        rows.append([f"{length:,}", *cells, origin])
+    headers, told = ["length", *encodings, "from"], any(curve.table for curve in curves)
+    return Fitted(
+        headers if told else headers[:-1],
+        [rows],
+        title,
+        "×: ratio to the training length",
+        prose=("from",),
+        left=("from",),
+    )
 
 
 def _cell(curve: Curve, length: int) -> str:
@@ -98,17 +99,14 @@ def _cell(curve: Curve, length: int) -> str:
     return f"{perplexity:,.10g} ×{ratio:.3f}" if ratio < 10 else f"{perplexity:,.10g} ×{ratio:.1f}"
 
 
-def _as_it_stands(publication: Publication) -> Table:
+def _as_it_stands(publication: Publication) -> Fitted:
     """The columns of a file that holds no perplexity by length; a single value stands above."""
     kinds = {name: publication.values(name) for name in publication.rows[0] if name != "source"}
     same = [f"{_words(name)} {found[0]}" for name, found in kinds.items() if len(found) == 1]
     columns = [name for name, found in kinds.items() if len(found) > 1]
-    table = Table(title=", ".join(same), **PLAIN)
-    for name in columns:
-        table.add_column(_words(name), no_wrap=name == "encoding")
-    for row in publication.rows:
-        table.add_row(*(row[name] for name in columns))
-    return table
+    headers = [_words(name) for name in columns]
+    rows = [[row[name] for name in columns] for row in publication.rows]
+    return Fitted(headers, [rows], ", ".join(same), prose=headers[1:], left=headers)
 
 
 def _words(column: str) -> str:

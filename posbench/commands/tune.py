@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from omegaconf import DictConfig
-from rich import box
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
+from posbench import build, launcher, sweep, trials, tuning
 from posbench import config as schemas
-from posbench import launcher, sweep, trials, tuning
 from posbench.config import TuneCommand
 from posbench.entry import command
 from posbench.run import ready
 from posbench.sweep import Habits, Job
+from posbench.tables import Fitted
 from posbench.tuning import Record
 
 _done: list[TuneCommand] = []  # in this process
@@ -42,8 +40,8 @@ def main() -> None:
     finally:
         asked = [_config(job.node) for job in sweep.current.jobs] or _done
         done = [config for config in asked if trials.trouble(config) is None]
-        records = [(config.run.name, tuning.read(tuning.path(config))) for config in done]
-        if found := [(name, record) for name, record in records if record is not None]:
+        records = [(config, tuning.read(tuning.path(config))) for config in done]
+        if found := [(config, record) for config, record in records if record is not None]:
             show(found, Console())
 
 
@@ -51,20 +49,16 @@ def _config(node: DictConfig) -> TuneCommand:
     return schemas.load(node, TuneCommand)
 
 
-def show(tuned: list[tuple[str, Record]], console: Console) -> None:
+def show(tuned: list[tuple[TuneCommand, Record]], console: Console) -> None:
     """What each encoding chose, and what that was worth on the validation split."""
-    table = Table(
-        title="chosen by validation loss at the training length",
-        caption="posbench train tuned=true uses these",
-        box=box.SIMPLE,
-    )
-    for header in ("encoding", "chosen", "untuned loss", "tuned loss", "trials"):
-        table.add_column(header, justify="left" if header in ("encoding", "chosen") else "right")
-    for name, record in tuned:
+    rows = list[list[str]]()
+    for config, record in tuned:
         chosen = record.chosen
         losses = [record.trials[0].loss, chosen.loss]
         shown = ["diverged" if loss is None else f"{loss:.4f}" for loss in losses]
-        table.add_row(
-            Text(name), tuning.label(chosen.values), *shown, str(record.budget["trials"])
-        )
-    console.print(table)
+        told = tuning.label(chosen.values, build.learns(config))
+        rows.append([config.run.name, told, *shown, str(record.budget["trials"])])
+    headers = ["encoding", "chosen", "untuned loss", "tuned loss", "trials"]
+    title = "chosen by validation loss at the training length"
+    caption = "posbench train tuned=true uses these"
+    console.print(Fitted(headers, [rows], title, caption, prose=headers[1:2], left=headers[1:2]))

@@ -18,7 +18,7 @@ from posbench.describe.parameters import Parameter
 from posbench.describe.probe import Picture
 from posbench.describe.served import Served, served
 from posbench.encodings import Encoding
-from posbench.report.terminal import PLAIN
+from posbench.tables import PLAIN
 
 COLUMNS = 48  # of a curve
 COUNTED = (

@@ -18,6 +18,8 @@ Shapes: B batch, H heads, T queries, S keys, M distances, D width, d head width.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -131,6 +133,20 @@ class Encoding(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Where PyTorch moves or casts a module: what an encoding holds stays float32 at least.
+
+        model.bfloat16() would round it, and what is computed of it: at distance 4,096 neighbouring
+        distances become one. It costs little: an encoding's weights are few.
+        """
+
+        def cast(x: Tensor) -> Tensor:
+            made = fn(x)
+            narrow = x.is_floating_point() and made.dtype.itemsize < torch.float32.itemsize
+            return x.to(made.device, torch.float32) if narrow else made
+
+        return super()._apply(cast, recurse)  # type: ignore[no-untyped-call]
 
     @property
     def scale(self) -> float:

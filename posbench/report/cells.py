@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from posbench.report.comparison import Cell
 from posbench.report.scores import Entry, difference, pooled
-from posbench.results import Result
-from posbench.statistics import Bootstrap, Interval, exponential
+from posbench.results import Result, exponential
+from posbench.statistics import Bootstrap, Interval
 
 
 def column(
@@ -74,9 +74,9 @@ def _shared_seeds(entries: list[Entry], length: int) -> frozenset[int]:
 def _cell(each: Entry, length: int, bootstrap: Bootstrap) -> Cell:
     results = each.results.get(length, {})
     scores = each.scores.get(length)
+    reasons = {seed: result.reason for seed, result in results.items() if result.reason}
     if not scores:
-        reasons = [result.reason for result in results.values() if result.reason]
-        return Cell(reason=reasons[0] if reasons else None)
+        return Cell(reason=next(iter(reasons.values()), None))
     found = [result for result in results.values() if result.nll is not None]
     return Cell(
         perplexity=bootstrap.interval(pooled(scores)).map(exponential),
@@ -84,6 +84,7 @@ def _cell(each: Entry, length: int, bootstrap: Bootstrap) -> Cell:
         word_perplexity=_geometric(found),
         seeds=len(found),
         documents=found[0].documents or 0,
+        without=tuple(f"seed {seed}: {reason}" for seed, reason in sorted(reasons.items())),
     )
 
 
@@ -100,7 +101,7 @@ def _ratio(
 def _bend(perplexity: Interval | None, ratio: Interval | None) -> Interval | None:
     if perplexity is None or ratio is None:
         return None
-    return ratio.map(lambda value: perplexity.value * value / ratio.value)
+    return ratio.map(lambda value: perplexity.value * (value / ratio.value))
 
 
 def _mean(found: list[Result], value: Callable[[Result], float | None]) -> float | None:

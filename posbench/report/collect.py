@@ -14,7 +14,7 @@ from posbench.errors import UserError
 from posbench.explain import printable
 from posbench.results import ProbeResult, Result, Row
 from posbench.run_folder import RunFolder
-from posbench.tuning import MULTIPLIER, label
+from posbench.tuning import label
 
 COUNTS = ("vocabulary", "parameters", "positional_parameters", "tokens_trained")
 RATES = ("train_tokens_per_second", "train_peak_memory")
@@ -65,10 +65,8 @@ class Run:
         """ "untuned", or "tuned, 6 trials: lr 0.006"."""
         if self.tuning is None:
             return "untuned"
-        chosen = {
-            k: v for k, v in self.tuning["chosen"].items() if self._is_moved or k != MULTIPLIER
-        }
-        return f"tuned, {self.tuning['trials']} trials: {label(chosen)}"
+        chosen = label(self.tuning["chosen"], self._is_moved)
+        return f"tuned, {self.tuning['trials']} trials: {chosen}"
 
     @property
     def _is_moved(self) -> bool:

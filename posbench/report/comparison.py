@@ -43,6 +43,7 @@ class Cell:
     seeds: int = 0
     documents: int = 0
     reason: str | None = None
+    without: tuple[str, ...] = ()  # the seeds that have no perplexity where others have, and why
     bend: Interval | None = None  # the perplexity, its ends those of the first ratio alone
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from posbench.report.collect import Run
@@ -105,11 +105,26 @@ def _budget(run: Run) -> str | None:
     )
 
 
+def unmeasured(name: str, reasons: Mapping[int, str | None]) -> list[str]:
+    """Why a row has no number; where there are several reasons, at which lengths or distances."""
+    lengths: dict[str, list[str]] = defaultdict(list)
+    for length, reason in reasons.items():
+        if reason:
+            lengths[reason].append(f"{length:,}")
+    several = len(lengths) > 1
+    return [
+        f"{name}, n/a{' at ' * several}{' and '.join(found) * several}: {reason}"
+        for reason, found in lengths.items()
+    ]
+
+
 def notes(rows: Sequence[Row], without_baseline: bool) -> tuple[str, ...]:
     """Why there is no number, each reason once."""
     told = [f"{row.name}: {trouble}" for row in rows for trouble in row.trouble]
     for row in rows:
-        told += [f"{row.name}, n/a: {cell.reason}" for cell in row.cells.values() if cell.reason]
+        told += unmeasured(row.name, {n: cell.reason for n, cell in row.cells.items()})
+        for length, cell in row.cells.items():
+            told += [f"{row.name}, {length:,} without {why}" for why in cell.without]
     if without_baseline:
         told.append("the baseline is not among these runs")
     return tuple(dict.fromkeys(told))

@@ -187,4 +187,6 @@ def _caption(told: str, table: Comparison) -> str:
 
 
 def _optional(value: float | None, form: str) -> str:
-    return NONE if value is None else format(value, form)
+    if value is None:
+        return NONE
+    return format(value, form) if abs(value) < 1e6 else number(value)

@@ -24,7 +24,8 @@ def _comparison(comparison: Comparison) -> str:
         shown = [f"**{wording.cell(c)}**" if c.best else wording.cell(c) for c in cells]
         rows.append([escape(row.name), *shown, *wording.costs(row)])
     head = ["encoding", *wording.headers(comparison)]
-    caption = f"{wording.legend(comparison)}; {wording.COSTS}. {comparison.caption}."
+    legend = "; ".join([wording.legend(comparison), *wording.COSTS.values()])
+    caption = f"{legend}. {comparison.caption}."
     notes = [*comparison.notes, *comparison.apart]
     listed = "\n".join(f"- {escape(note)}" for note in notes)
     reach_head, reaches = wording.reaches(comparison)

@@ -72,7 +72,7 @@ def _notes(
     group: Group, rows: Sequence[ProbeRow], probed: Mapping[str, list[ProbeResult]]
 ) -> tuple[str, ...]:
     """Why there is no number, and who was not asked."""
-    told = [f"{row.name}, n/a: {why}" for row in rows for why in row.reasons.values()]
+    told = [why for row in rows for why in facts.unmeasured(row.name, row.reasons)]
     for name, runs in groups.rows(group.runs).items():
         told += [f"{name}: seed {run.seed} {run.trouble}" for run in runs if run.trouble]
         if name not in probed and not any(run.trouble for run in runs):

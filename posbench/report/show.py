@@ -10,17 +10,22 @@ from rich.console import Console
 from posbench.report import collect, compare, terminal
 from posbench.report.collect import Run
 from posbench.report.comparison import Comparison
+from posbench.report.probing import probe_tables
 from posbench.statistics import Bootstrap
 
 MORE = "posbench report: intervals, every protocol, and the curves as one HTML file"
 
 
 def show_runs(folders: Iterable[Path], console: Console, targets: set[str] | None = None) -> None:
-    """Under the first of their protocols, or over the given sets of scored tokens."""
-    runs = collect.runs(folders)
-    made = compare.compare(runs, compare.Settings(Bootstrap()), targets)
+    """Under the first of their protocols, and all that was probed; or over the given sets of
+    scored tokens and of trials."""
+    runs, bootstrap = collect.runs(folders), Bootstrap()
+    made = compare.compare(runs, compare.Settings(bootstrap), targets)
     for comparison in made if targets is not None else _first(made, runs):
         terminal.show_perplexities(comparison, console)
+    for probe in probe_tables(runs, bootstrap):
+        if targets is None or probe.trials in targets:
+            terminal.show_recall(probe, console)
     if made:
         console.print(MORE, style="dim")
 

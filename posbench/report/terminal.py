@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from rich import box
-from rich import table as rich_table
 from rich.console import Console
-from rich.measure import Measurement
 from rich.text import Text
 
 from posbench.report import wording
 from posbench.report.comparison import Cell, Comparison, ProbeTable, Report
 from posbench.report.wording import Extra
+from posbench.tables import Fitted
 
-PLAIN: Any = {"box": box.SIMPLE, "collapse_padding": True, "pad_edge": False}
 KEPT, WORSE = 1.03, 1.25  # ratios to the training length: holds up to, fails beyond
 
 
@@ -24,58 +20,52 @@ def show(report: Report, console: Console, extra: Sequence[Extra] = ()) -> None:
     for comparison in report.comparisons:
         show_perplexities(comparison, console)
         if any(row.longest.perplexity for row in comparison.rows):
-            console.print(reaches(comparison, console.width))
+            console.print(reaches(comparison))
     for probe in report.probes:
-        _print(recall(probe), probe.notes, console)
+        show_recall(probe, console)
     for title, headers, rows, caption in extra:
-        table = rich_table.Table(title=Text(title), caption=Text(caption), **PLAIN)
-        for header in headers:
-            table.add_column(Text(header), overflow="fold")
-        for row in rows:
-            table.add_row(*map(Text, row))
-        console.print(table)
+        console.print(Fitted(headers, [rows], title, caption, prose=headers, left=headers))
 
 
 def show_perplexities(comparison: Comparison, console: Console) -> None:
-    notes = [*comparison.notes, *comparison.apart]
-    _print(perplexities(comparison, console.width), notes, console)
+    _print(perplexities(comparison), [*comparison.notes, *comparison.apart], console)
 
 
-def _print(table: rich_table.Table, notes: Sequence[str], console: Console) -> None:
+def show_recall(probe: ProbeTable, console: Console) -> None:
+    _print(recall(probe), probe.notes, console)
+
+
+def _print(table: Fitted, notes: Sequence[str], console: Console) -> None:
     console.print(table)
     for note in notes:
         console.print(note, style="dim", markup=False, highlight=False)
 
 
-def perplexities(comparison: Comparison, width: int) -> rich_table.Table:
-    """Encodings down, lengths across, coloured by what extrapolation costs.
+def perplexities(comparison: Comparison) -> Fitted:
+    """Encodings down, lengths across, coloured by what extrapolation costs; what a run cost.
 
-    What a run cost stands beside it where width, in columns, has room.
+    Where it is narrow ratios stand below, then costs give way, then there are several parts.
     """
-    whole = _perplexities(comparison, costs=True)
-    return whole if _width(whole) <= width else _perplexities(comparison, costs=False)
+    variants = []
+    for between in (" ", "\n"):
+        rows: list[list[str | Text]] = []
+        for row in comparison.rows:
+            cells = [_styled(row.cells[length], between) for length in comparison.lengths]
+            rows.append([Text(row.name, style="bold"), *cells, *wording.costs(row)])
+        variants.append(rows)
+    headers, legend = ["encoding", *wording.headers(comparison)], wording.legend(comparison)
+    return Fitted(
+        headers,
+        variants,
+        comparison.title,
+        comparison.caption,
+        legend={"encoding": legend} | wording.COSTS,
+        spare=("tok/s", "MiB", "params"),
+    )
 
 
-def _width(table: rich_table.Table) -> int:
-    console = Console(width=10_000)
-    return Measurement.get(console, console.options, table).maximum
-
-
-def _perplexities(comparison: Comparison, costs: bool) -> rich_table.Table:
-    legend = wording.legend(comparison) + (f"; {wording.COSTS}" if costs else "")
-    caption = Text(f"{legend}\n{comparison.caption}")
-    made = rich_table.Table(title=Text(comparison.title), caption=caption, **PLAIN)
-    made.add_column("encoding", overflow="fold")  # where it is narrow, names break, not numbers
-    for header in wording.headers(comparison, costs):
-        made.add_column(header, justify="right", no_wrap=True)
-    for row in comparison.rows:
-        cells = [_styled(row.cells[length]) for length in comparison.lengths]
-        made.add_row(Text(row.name, style="bold"), *cells, *(wording.costs(row) if costs else []))
-    return made
-
-
-def _styled(cell: Cell) -> Text:
-    text = wording.cell(cell)
+def _styled(cell: Cell, between: str) -> Text:
+    text = wording.cell(cell, between)
     if cell.perplexity is None:
         return Text(text, style="dim")
     ratio = cell.ratio.value if cell.ratio else 1.0
@@ -84,40 +74,22 @@ def _styled(cell: Cell) -> Text:
     return Text(text, style=f"bold {style}" if cell.best else style)
 
 
-def reaches(comparison: Comparison, width: int) -> rich_table.Table:
-    """How far context helps, and what the intervals say; what a narrow terminal has room for."""
+def reaches(comparison: Comparison) -> Fitted:
+    """How far context helps, and what the intervals say."""
     headers, rows = wording.reaches(comparison)
-    shown = list(range(len(headers)))
-    made = _reaches(headers, rows)
-    for less in wording.DISPENSABLE:
-        if _width(made) <= width:
-            break
-        shown = [n for n in shown if not headers[n].startswith(less)]
-        made = _reaches([headers[n] for n in shown], [[row[n] for n in shown] for row in rows])
-    return made
+    spare = wording.DISPENSABLE
+    return Fitted(headers, [rows], wording.REACH_TITLE, wording.REACH, spare=spare)
 
 
-def _reaches(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> rich_table.Table:
-    made = rich_table.Table(title=Text(wording.REACH_TITLE), caption=wording.REACH, **PLAIN)
-    made.add_column(headers[0], overflow="fold")
-    for header in headers[1:]:
-        made.add_column(Text(header), justify="right", no_wrap=True)
-    for row in rows:
-        made.add_row(*map(Text, row))
-    return made
-
-
-def recall(probe: ProbeTable) -> rich_table.Table:
+def recall(probe: ProbeTable) -> Fitted:
     """A probe by encoding and distance; what is no better than chance is dim."""
-    made = rich_table.Table(title=Text(probe.title), caption=Text(wording.probe(probe)), **PLAIN)
-    made.add_column("encoding", overflow="fold")
-    for distance in probe.distances:
-        made.add_column(f"{distance:,}", justify="right", no_wrap=True)
+    headers = ["encoding", *(f"{distance:,}" for distance in probe.distances)]
+    rows: list[list[str | Text]] = []
     for row in probe.rows:
-        cells = []
+        cells: list[str | Text] = [row.name]
         for distance in probe.distances:
             share = row.recall.get(distance)
             style = "bold" if wording.beats_chance(share, probe) else "dim"
             cells.append(Text(wording.share(row, distance), style=style))
-        made.add_row(Text(row.name), *cells)
-    return made
+        rows.append(cells)
+    return Fitted(headers, [rows], probe.title, wording.probe(probe))

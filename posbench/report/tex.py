@@ -6,6 +6,8 @@ import math
 import re
 import unicodedata
 
+from posbench.results import LARGEST
+
 APART = "\u200c"  # between letters that TeX would join: -- is a dash, ,, a quote
 BREAK = "\u200b"  # where a line may end
 SPECIAL = {
@@ -78,6 +80,8 @@ def number(value: float) -> str:
     """A perplexity: 31.42, 1,234, or a power of ten where it is large."""
     if not math.isfinite(value):
         return r"$\infty$" if value > 0 else NONE
+    if value >= LARGEST:
+        return rf"${{>}}10^{{{math.log10(LARGEST):.0f}}}$"
     if abs(value) < 999.995:
         return f"{value:.2f}"
     if abs(value) < 999_999.5:

@@ -90,7 +90,8 @@ def _result(result: Result) -> Iterator[Line]:
         "documents": result.documents,
     }
     if result.nll is None:
-        yield {**place, "quantity": "perplexity", "reason": result.reason}
+        for name in ("nll", "perplexity"):
+            yield {**place, "quantity": name, "reason": result.reason}
         return
     names = "nll perplexity bits_per_byte word_perplexity tokens_per_second peak_memory seconds"
     for name in names.split():

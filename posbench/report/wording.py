@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 
 from posbench.report.comparison import Cell, Comparison, ProbeRow, ProbeTable, Row
+from posbench.results import LARGEST
 from posbench.statistics import Interval
 
 Extra = tuple[str, list[str], list[list[str]], str]  # title, headers, rows, caption
 
-COSTS = (
-    "params: positional ones, with their learning-rate multiplier; "
-    "tok/s, MiB: speed and peak process memory of training"
-)
+COSTS = {
+    "params": "params: positional ones, with their learning-rate multiplier",
+    "tok/s": "tok/s: of training",
+    "MiB": "MiB: peak process memory of training",
+}
 DISPENSABLE = ("word ppl", "rank", "bits/byte", "× at", "95%")  # where a terminal is narrow
 REACH_TITLE = "how far context helps"
 REACH = (
@@ -29,16 +31,16 @@ def legend(comparison: Comparison) -> str:
     return words
 
 
-def headers(comparison: Comparison, costs: bool = True) -> list[str]:
+def headers(comparison: Comparison) -> list[str]:
     lengths = [f"{n:,} ({n / comparison.train_length:g}×)" for n in comparison.lengths]
-    return [*lengths, *(["params", "tok/s", "MiB"] if costs else [])]
+    return [*lengths, *COSTS]
 
 
-def cell(cell: Cell) -> str:
+def cell(cell: Cell, between: str = " ") -> str:
     """ "31.38 ×1.02≈", "n/a", or "–" for what was not scored."""
     if cell.perplexity is None:
         return "n/a" if cell.reason else "–"
-    ratio = "" if cell.ratio is None else f" ×{number(cell.ratio.value)}"
+    ratio = "" if cell.ratio is None else f"{between}×{number(cell.ratio.value)}"
     return f"{number(cell.perplexity.value)}{ratio}{'≈' if cell.tied else ''}"
 
 
@@ -53,6 +55,8 @@ def number(value: float, places: int = 2) -> str:
     """With places decimals, fewer for a large one."""
     if not math.isfinite(value):
         return "∞" if value > 0 else "–∞" if value < 0 else "not a number"
+    if value >= LARGEST:
+        return f"> {LARGEST:.0e}".replace("+", "")
     if abs(value) >= 1e6:
         return f"{value:.2e}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.{places}f}"
@@ -85,9 +89,9 @@ def reaches(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
         line = [row.name, ends(cell.perplexity), ends(cell.ratio, 3)]
         if comparison.baseline is not None:
             line.append(_with_ends(cell.against))
-        line.append("" if cell.bits_per_byte is None else f"{cell.bits_per_byte:.3f}")
+        line.append("" if cell.bits_per_byte is None else number(cell.bits_per_byte, 3))
         if words:
-            line.append("" if cell.word_perplexity is None else f"{cell.word_perplexity:,.0f}")
+            line.append("" if cell.word_perplexity is None else number(cell.word_perplexity, 0))
         line += [str(row.recl), str(row.helps), str(row.breaks), _ranks(row, first, last)]
         rows.append(line)
     return head, rows

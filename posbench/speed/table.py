@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from posbench.config import SpeedConfig
 from posbench.describe.terminal import amount
-from posbench.report.terminal import PLAIN
 from posbench.speed.measure import Cell, Side
 from posbench.speed.rounds import Rounds
+from posbench.tables import Cell as Shown
+from posbench.tables import Fitted
 
 NONE = "–"
-LONGEST = len("100,000 ±12.3%")
 HEADERS = ("tokens/s", "×", "MiB", "×", "FLOP", "bytes", "of mm", "copy")
+SPARE = ("copy", "bytes", "of mm", "FLOP")  # where a terminal is narrow
 LEGEND = (
     "×: to {baseline}, measured in turn with each in one process. MiB: peak memory, model and "
     "optimizer included. FLOP, bytes: the least a token takes, by formula; of mm, copy: of these "
@@ -50,22 +50,26 @@ def groups(cells: Sequence[Cell], beside: bool) -> Groups:
     return found
 
 
-def table(found: Groups, asked: SpeedConfig, title: str) -> Table:
+def table(found: Groups, asked: SpeedConfig, title: str) -> Fitted:
     rounds = counted(asked.rounds, "round")
     caption = LEGEND.format(baseline=asked.baseline, rounds=rounds)
-    made = Table(title=Text(title), caption=Text(caption), **PLAIN, padding=0)
-    made.add_column("", overflow="fold")
-    made.add_column(Text(HEADERS[0]), justify="right", min_width=LONGEST, max_width=LONGEST)
-    for header in HEADERS[1:]:
-        made.add_column(Text(header), justify="right", no_wrap=True)
+    rows = list[Sequence[Shown]]()
     for (mode, length), lines in found.items():
-        made.add_row(Text(f"{mode} {length:,}", style="dim"))
+        rows.append([Text(f"{mode} {length:,}", style="dim")])
         fastest = best(lines, lambda cell, side: _median(cell.speed_ratio(side)), max)
         smallest = best(lines, lambda cell, side: cell.memory_ratio(side), min)
         for number, (cell, side) in enumerate(lines):
-            made.add_row(*_row(cell, side, number == fastest, number == smallest))
-        made.add_section()
-    return made
+            rows.append(_row(cell, side, number == fastest, number == smallest))
+        rows.append([])
+    return Fitted(
+        ["", *HEADERS],
+        [rows],
+        title,
+        caption,
+        spare=SPARE,
+        prose=HEADERS[:1],  # a reason may stand there
+        options={"padding": 0},
+    )
 
 
 def best(

@@ -84,7 +84,7 @@ def training(config: SpeedCommand, length: int, device: torch.device) -> Work:
 
 def evaluation(config: SpeedCommand, length: int, device: torch.device) -> Work:
     """One forward pass over B windows of as many documents; amount: the tokens in it."""
-    model = build.model(config, config.speed.vocabulary).to(device)
+    model = build.model(config, config.speed.vocabulary).to(device).eval()
     tokens = windows(config, length) * length
     memory.require_pass(f"{tokens:,} tokens", tokens, config.model, torch.float32, device)
     documents = list(random_tokens(config, windows(config, length), length + 1))

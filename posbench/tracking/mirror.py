@@ -37,12 +37,16 @@ def training(folder: Path, tracker: Tracker) -> None:
 
 def evaluation(folder: Path, tracker: Tracker) -> None:
     """Every result over its length, every probe over its distance; with the run's cost, all of
-    them as its summary.
+    them as its summary, and why some have no number.
     """
     summary: dict[str, float | int | str | None] = dict(RunFolder(folder).summary)
     for axis, row in _evaluation(folder):
         tracker.log(row, axis)
         summary |= {f"{key}/{row[axis]}": value for key, value in row.items() if key != axis}
+    for result in results.read(folder):
+        if result.reason is not None:
+            name = _named(result.protocol, result.extension)
+            summary[f"{name}/reason/{result.length}"] = result.reason
     tracker.summary(summary)
 
 
