@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from posbench import results, typed
+from posbench import parts, results, typed
 from posbench.errors import UserError
 from posbench.explain import printable
 from posbench.results import ProbeResult, Result, Row
@@ -69,6 +69,16 @@ class Run:
             k: v for k, v in self.tuning["chosen"].items() if self._is_moved or k != MULTIPLIER
         }
         return f"tuned, {self.tuning['trials']} trials: {label(chosen)}"
+
+    @property
+    def parts(self) -> str:
+        """What each part of the training was made on; empty where that never changed."""
+        return parts.in_words(parts.of(self.provenance))
+
+    @property
+    def commits(self) -> set[str]:
+        """Of posbench, in all parts."""
+        return {str(part.get("commit")) for part in parts.of(self.provenance)}
 
     @property
     def _is_moved(self) -> bool:
@@ -131,7 +141,7 @@ def _require_types(run: Run) -> None:
     typed.require(run.summary, SUMMARY)
     typed.require(run.provenance, PROVENANCE)
     typed.require(run.status, {"state": str, "reason": str | None})
-    _ = run.lr_multiplier
+    _ = run.lr_multiplier, run.parts
     if (tuning := run.tuning) is not None:
         typed.require(tuning, TUNING)
         if missing := TUNING.keys() - tuning.keys():
