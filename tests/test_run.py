@@ -6,7 +6,6 @@ import csv
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from posbench.files import append_row, read_rows
 from posbench.report import collect
 from posbench.run_folder import RunFolder
 from tests.marks import slow
+from tests.inductor import needs_inductor
 from tests.tolerance import close, training
 from tests.toy import arguments, flat, train
 
@@ -121,7 +121,7 @@ def test_an_interrupted_run_goes_on_to_the_same_end(tmp_path: Path, encoding: st
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script_method.*:DeprecationWarning")  # torch's own
-@pytest.mark.skipif(shutil.which("c++") is None, reason="torch.compile needs a C++ compiler")
+@needs_inductor
 def test_a_compiled_run_gives_the_same_losses(tmp_path: Path) -> None:
     """Layers that differ, parameters with bounds, explicit scores, random positions."""
     mix = (

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import shutil
 import sys
 import unittest.mock
 from collections.abc import Callable
@@ -27,6 +26,7 @@ from tests.encodings import naive
 from tests.encodings.cases import LAYER, Clipped, Everything, assert_same
 from tests.encodings.cases_more import NEW, OLD, Case, Inputs, inputs, run
 from tests.encodings.naive_more import by_pair
+from tests.inductor import needs_inductor
 from tests.tolerance import EXACT, HALF, SINGLE
 
 KINDS = [
@@ -512,10 +512,7 @@ BACKENDS = [
     "eager",
     pytest.param(
         "inductor",
-        marks=[
-            pytest.mark.slow,
-            pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor compiles C++"),
-        ],
+        marks=[pytest.mark.slow, needs_inductor],
     ),
 ]
 
