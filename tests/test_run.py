@@ -22,8 +22,8 @@ from posbench import build, checkpoint, cli, results
 from posbench.files import append_row, read_rows
 from posbench.report import collect
 from posbench.run_folder import RunFolder
-from tests.marks import slow
 from tests.inductor import needs_inductor
+from tests.marks import slow
 from tests.tolerance import close, training
 from tests.toy import arguments, flat, train
 
