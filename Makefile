@@ -9,7 +9,7 @@ PYTEST := $(BIN)/pytest -n auto --maxprocesses 4 --dist worksteal
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help install demo report test test-slow test-all lint format constraints clean
+.PHONY: help install demo report test test-slow test-all test-cpus lint format constraints clean
 
 help: ## list the targets
 	@echo "posbench: make <target>"
@@ -31,6 +31,9 @@ test-slow: .venv/.dev ## the tests that take longer
 
 test-all: .venv/.dev ## all tests, those of an hour too
 	@$(PYTEST) $(ARGS)
+
+test-cpus: .venv/.dev ## numbers as other processors round them (ARGS='--only sse-float32-1')
+	@$(BIN)/python scripts/test_cpus.py $(ARGS)
 
 lint: .venv/.dev ## check style, format and types
 	@$(BIN)/ruff check .

@@ -191,9 +191,9 @@ def score(
 ) -> np.ndarray:
     """The negative log likelihood of every scored token, in nats, float64, in order of windows.
 
-    All processes of world take part, and all get it. It is the same to the last bit for any number
-    of them that use as many threads each: what they share out are whole batches, and logits are
-    made for a number of tokens that depends on all windows.
+    All processes of world take part, and all get it. It is the same for any number of them, to the
+    rounding of logits: what they share out are whole batches, and logits are made for a number of
+    tokens that depends on all windows, but a token stands at another place among them.
     """
     units = _units(windows, batch_tokens)
     rows = min(LOGIT_ROWS, sum(window.scored for window in windows))

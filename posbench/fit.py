@@ -7,7 +7,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -38,8 +38,16 @@ class Stopped(KeyboardInterrupt):
     """Training was asked to stop, and has saved."""
 
 
-def fit(trainer: Trainer, folder: Path, watch: Watcher, record: Watcher) -> None:
+def fit(
+    trainer: Trainer,
+    folder: Path,
+    watch: Watcher,
+    record: Watcher,
+    begin: Callable[[int], None] = lambda step: None,
+) -> None:
     """Train to the last step, from the newest checkpoint if there is one.
+
+    begin gets the step after which training goes on, in the first process.
 
     metrics.jsonl and record get a row every tracking.every steps, record those of before a resume
     again; watch gets a shorter one every step whose numbers are read: each on a CPU, elsewhere
@@ -50,6 +58,7 @@ def fit(trainer: Trainer, folder: Path, watch: Watcher, record: Watcher) -> None
     metrics = folder / "metrics.jsonl"
     _restore(trainer, folder)
     world.by_first(lambda: _tidy(folder, metrics, trainer.step))
+    world.by_first(lambda: begin(trainer.step))
     for row in read_rows(metrics):
         record(row)
     trainer.model.train()

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from posbench import build, checkpoint, evaluate, results, runtime
+from posbench import build, checkpoint, evaluate, parts, results, runtime
 from posbench import config as schemas
 from posbench.config import Config, MachineChanges, ReproCommand, RuntimeConfig
 from posbench.corpus import Corpus
@@ -59,6 +59,8 @@ class Replay:
     of: int  # of the whole run
     pairs: list[Pair]  # by quantity, then step
     machine: dict[str, tuple[object, object]]  # what differs: name -> (the run's, here)
+    parts: str = ""  # in words, of a run that went on elsewhere
+    first_part: int | None = None  # its last step
 
     @property
     def same(self) -> bool:
@@ -108,7 +110,9 @@ def replay(asked: ReproCommand, console: Console) -> Replay:
     if "processes" in folder.provenance:
         here_now["processes"] = 1
     machine = differences(folder.provenance, here_now)
-    return Replay(folder.path, steps, config.train.steps, pairs, machine)
+    first, *_ = folder.parts
+    told = parts.in_words(folder.parts)
+    return Replay(folder.path, steps, config.train.steps, pairs, machine, told, first["to"])
 
 
 def differences(

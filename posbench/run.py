@@ -85,7 +85,7 @@ def run(config: Config, console: Console) -> RunFolder:
             origin["tuning"] = None if tuned is None else dataclasses.asdict(tuned)
         opened = world.within(lambda: folder.opened(config, origin))
         with opened, world.within(folder.recording), world.noticing():
-            _run(trainer, folder.path, corpus, shown)
+            _run(trainer, folder, corpus, shown, origin)
     return folder
 
 
@@ -181,8 +181,11 @@ def make_trainer(
     return Trainer(model, stream, config, device, autocast, world)
 
 
-def _run(trainer: Trainer, folder: Path, corpus: Corpus, shown: Display) -> None:
-    config, world = trainer.config, trainer.world
+def _run(
+    trainer: Trainer, place: RunFolder, corpus: Corpus, shown: Display, now: dict[str, object]
+) -> None:
+    """now: the provenance of what is still to be done."""
+    config, world, folder = trainer.config, trainer.world, place.path
     leads = world.leads
     tracker = mirror.tracker(config, folder, corpus.name) if leads else tracking.Nothing()
     code = 1
@@ -190,7 +193,13 @@ def _run(trainer: Trainer, folder: Path, corpus: Corpus, shown: Display) -> None
         trainer.seed()
         shown.say("training")
         runtime.reset_peak_memory(trainer.device)
-        fit(trainer, folder, shown.step, lambda row: tracker.log(row, "step"))
+
+        def begin(step: int) -> None:
+            if changes := place.goes_on(step, now):
+                shown.tell(f"goes on after step {step} with {', '.join(changes)}")
+
+        fit(trainer, folder, shown.step, lambda row: tracker.log(row, "step"), begin)
+        world.by_first(lambda: place.trained(trainer.step))
         shown.say("evaluating")
         world.by_first(lambda: results.forget(folder))  # an evaluation that was cut off
         evaluate_into(

@@ -1,6 +1,7 @@
 """A run's place is its content: <root>/<experiment>/<name>/seed<seed>.
 
-config.yaml, provenance.json   written first; the latter has the commit, machine and corpus
+config.yaml, provenance.json   written first; the latter has the commit, machine and corpus, and
+                               the parts of the training, see parts.py
 status.json                    running (who, since when), done, failed or interrupted (why)
 metrics.jsonl, checkpoints/    training
 results.jsonl, losses/         evaluation: typed rows, and the loss of every scored token
@@ -26,7 +27,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from omegaconf import OmegaConf
 
-from posbench import saved, tracking
+from posbench import parts, saved, tracking
 from posbench.config import Config
 from posbench.errors import UserError
 from posbench.files import clear_temporaries, remove_folder, write_json, write_text
@@ -65,6 +66,14 @@ class RunFolder:
     @property
     def provenance(self) -> dict[str, Any]:
         return self._json("provenance.json")
+
+    @property
+    def parts(self) -> list[parts.Part]:
+        """Of its training. Raises UserError for what are none."""
+        try:
+            return parts.of(self.provenance)
+        except ValueError as error:
+            raise UserError(f"{self.path / 'provenance.json'}: {error}") from error
 
     def config(self) -> dict[str, Any]:
         """The saved configuration as plain data. Raises UserError where there is none."""
@@ -187,6 +196,8 @@ class RunFolder:
     def _differences(self, config: Config) -> dict[str, tuple[Any, Any]]:
         """Key -> (value there, value asked)."""
         asked, there = flatten(dataclasses.asdict(config)), flatten(self.config())
+        if there.get("runtime.dtype") == "auto" != asked["runtime.dtype"]:  # what it came to
+            there["runtime.dtype"] = self.provenance.get("dtype", "auto")
         keys = [key for key in asked | there if not is_free(key)]
         return {k: (there.get(k), asked.get(k)) for k in keys if there.get(k) != asked.get(k)}
 
@@ -209,6 +220,20 @@ class RunFolder:
                 f"{self.path} was begun in {self.provenance.get('dtype')}, this machine's "
                 f"runtime.dtype is {provenance['dtype']}; set it, or {ways_out}"
             )
+
+    def goes_on(self, step: int, now: Mapping[str, object]) -> list[str]:
+        """Training goes on after a step under what a provenance tells; what is new, in words."""
+        told, before = self.provenance, self.parts
+        after = parts.going_on(before, step, now)
+        write_json(self.path / "provenance.json", {**told, "parts": after})
+        earlier = [part for part in before if part["from"] < step]
+        return parts.changes(earlier[-1], after[-1]) if earlier else []
+
+    def trained(self, step: int) -> None:
+        """The training's last part ends with a step."""
+        *earlier, last = self.parts
+        ended = [*earlier, {**last, "to": step}]
+        write_json(self.path / "provenance.json", {**self.provenance, "parts": ended})
 
     def say(self, state: str, reason: str | None = None, **more: object) -> None:
         write_json(self.path / "status.json", {"state": state, "reason": reason, **more})

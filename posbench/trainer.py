@@ -197,7 +197,8 @@ class Trainer:
         return self.world.by_first(write)
 
     def restore(self, folder: Path) -> None:
-        """Go on from a checkpoint: to the last bit with as many processes as wrote it.
+        """Go on from a checkpoint: to the last bit on the same machine, with as many threads and
+        processes as wrote it.
 
         With another number what is dropped differs, in the processes that come anew.
         """

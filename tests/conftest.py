@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from posbench.speed import limits
+from tests import toy
 
-torch.set_num_threads(1)  # the matrices are small: threads would only wait for each other
+torch.set_num_threads(toy.THREADS)  # one: matrices are small, threads would only wait
 limits.SIDE["cpu"] = 64  # every run measures the machine: that would take longer than a toy run
 
 

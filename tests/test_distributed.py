@@ -33,6 +33,7 @@ from posbench.run_folder import RunFolder
 from tests.ranks import copied, cut
 from tests.test_evaluate import documents, settings
 from tests.test_trainer import composed, made
+from tests.tolerance import close, of_model, training
 from tests.toy import arguments, flat, train
 
 ROOT = Path(__file__).parent.parent
@@ -40,6 +41,11 @@ SIZES = "train.batch=8 train.accumulate=2 train.steps=6 runtime.dtype=float32"
 EVAL = (
     "eval.protocols=[fixed_targets,stream] eval.tokens=700 eval.segment=8 eval.blocks=7 "
     "eval.batch_tokens=64 eval.probes=[copy] eval.probe_distances=[20] eval.probe_trials=5"
+)
+
+# Of a loss of these runs; by windows of 32 and the bytes' vocabulary.
+AFTER_SIX = training(
+    build(Shape(16, 2, 2), 257, ALiBi, seed=0, feed_forward=32), 32, 6, torch.float32
 )
 
 
@@ -160,8 +166,8 @@ def test_three_processes_do_what_one_does(
         assert RunFolder(three).finished
         assert column(three, "step") == [1, 2, 3, 4, 5, 6]
         for key in ("loss", "grad_norm"):
-            np.testing.assert_allclose(column(three, key), column(one, key), rtol=3e-6)
-        same_results(one, three, rel=1e-5)
+            np.testing.assert_allclose(column(three, key), column(one, key), rtol=AFTER_SIX)
+        same_results(one, three, rel=AFTER_SIX)
         probed = [
             [(p.distance, p.trials_hash) for p in results.read_probes(run)] for run in (one, three)
         ]
@@ -170,13 +176,13 @@ def test_three_processes_do_what_one_does(
     begun_by = {"transformer_xl": 2, "t5": 1, "idle": 3}
     for name, processes in begun_by.items():
         assert RunFolder(folder(tmp_path, name)).provenance["processes"] == processes
-    same_results(folder(alone, "t5"), evaluated, rel=0)  # the same weights
+    same_results(folder(alone, "t5"), evaluated, rel=AFTER_SIX / 6)  # the same weights
     assert [*results.read_probes(evaluated)] == [*results.read_probes(folder(alone, "t5"))]
 
     cut(resumed, 4)  # and goes on from three
     assert train(tmp_path, SIZES, EVAL, f"corpus.path={alone}/text encoding=transformer_xl") == 0
     losses = column(folder(alone, "transformer_xl"), "loss")
-    np.testing.assert_allclose(column(resumed, "loss"), losses, rtol=3e-6)
+    np.testing.assert_allclose(column(resumed, "loss"), losses, rtol=AFTER_SIX)
 
 
 def same_results(one: Path, other: Path, rel: float) -> None:
@@ -262,17 +268,17 @@ class Split(World):
 
 @pytest.mark.parametrize("protocol", [Sliding, Stream])
 @pytest.mark.parametrize("size", [2, 3, 50])
-def test_scores_are_the_same_to_the_bit(
-    protocol: Any, size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With more rows than a chunk of logits, and with processes that have nothing to do."""
+def test_scores_are_the_same(protocol: Any, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With more rows than a chunk of logits, and with processes that have nothing to do. Each
+    token is at another place of a product of logits, which may round it otherwise.
+    """
     monkeypatch.setattr("posbench.evaluate.LOGIT_ROWS", 32)
     texts = documents(80, 40, 61, 47, 55)
     model = build(Shape(16, 2, 2), 50, ALiBi, seed=1, feed_forward=32)
     windows: list[Window] = protocol(settings(stride=3, segment=8, tokens=1000)).windows(texts, 16)
     whole = score(model, texts, windows, 64, torch.device("cpu"))
     parts = score(model, texts, windows, 64, torch.device("cpu"), Split(size=size))
-    assert whole.tobytes() == parts.tobytes()
+    close(parts, whole, torch.float32, of_model(model, 16))
 
 
 @pytest.mark.parametrize("count", [3, 8, 13])

@@ -1,4 +1,7 @@
-"""Resuming: train(n), killed, and the rest is train(2n), to the last bit, for every encoding."""
+"""Resuming: train(n), killed, and the rest is train(2n), to the last bit, for every encoding.
+
+In one process, with the same threads and kernels; for anything else see test_parts.py.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ from posbench import files
 from scripts import gpu_check
 from scripts.gpu import common, flex, plan, seen, speed, steps, watch
 from scripts.gpu.part import Case, Settings, attempt, mine
+from tests import inductor
 
 ROOT = Path(__file__).parents[1]
 FAULTS = ["--plan", "tests.gpu_faults", "--device", "cpu"]
@@ -186,7 +186,7 @@ def test_shares_are_dealt_by_family() -> None:
 def test_a_rehearsal_of_the_real_parts(tmp_path: Path) -> None:
     """Through the shell script, as on a machine with a GPU."""
     parts = "facts recompiles tests steps gpt125m".split()
-    if shutil.which("c++"):  # torch.compile's for a CPU
+    if not inductor.why_not():
         parts.append("graphs")
     asked = ["--device", "cpu", "--rehearse", "--only", *parts]
     environment = {**os.environ, "OUT": str(tmp_path), "PYTHON": sys.executable}

@@ -28,6 +28,7 @@ from posbench.encodings.transformer_xl import TransformerXL
 from posbench.loss import cross_entropy
 from posbench.model import TOKEN_SCALE, Transformer, build
 from tests.encodings.cases import CASES, NINE, Case, Make, inputs
+from tests.tolerance import EXACT
 
 SHAPE = Shape(width=16, heads=4, layers=2)
 VOCABULARY = 37
@@ -55,7 +56,7 @@ def position_vectors(encoding: Encoding, length: int) -> Tensor:
     return encoding.embed(x, torch.arange(length))[0]
 
 
-def close(actual: Tensor, expected: Tensor, tolerance: float = 1e-10) -> None:
+def close(actual: Tensor, expected: Tensor, tolerance: float = EXACT) -> None:
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
 
 

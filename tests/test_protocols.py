@@ -24,6 +24,7 @@ from posbench.model import Transformer, build
 from posbench.protocols import PROTOCOLS, Nonoverlapping, Sliding, Stream, Window, check
 from posbench.results import read_losses, save_losses
 from tests.test_evaluate import BYTES, CPU, documents, settings, tiny, unigram
+from tests.tolerance import close, of_model
 
 EVERY_TOKEN = ["nonoverlapping", "sliding", "stream"]
 SIZES = (40, 10, 75, 33)  # ragged; two are too short for the longest window or just enough
@@ -57,12 +58,17 @@ def test_every_target_once(name: str, tokens: int, length: int) -> None:
 
 @pytest.mark.parametrize("name", [*PROTOCOLS])
 def test_the_same_targets_at_every_length(name: str) -> None:
-    """A unigram model scores the same to the last bit of the sum, whatever the protocol."""
+    """A unigram model scores the same, whatever the protocol: to the last bit where every length
+    asks for the targets in one order, as all but streams do, which go on document by document.
+    """
     config = settings(protocols=[name], stride=3, tokens=1000)
     found = [r for r, *_ in evaluate(unigram(), documents(*SIZES), BYTES, config, CPU)]
     assert len(found) == 3
     assert len({result.targets for result in found}) == 1
-    assert len({result.nll for result in found}) == 1
+    if name != "stream":
+        assert len({result.nll for result in found}) == 1
+    for result in found[1:]:
+        close(result.nll, found[0].nll, torch.float32, of_model(unigram(), 32))
 
 
 @pytest.mark.parametrize("name", [*PROTOCOLS])
@@ -101,7 +107,7 @@ def test_sliding_by_one_is_the_loss_of_each_token_after_its_last_tokens() -> Non
     for at in range(1, 40):
         context = tokens[max(0, at - 8) : at][None]
         wanted = model.logits(model(context)[0][0, -1]).log_softmax(-1)[tokens[at]]
-        assert losses[at - 1] == pytest.approx(-wanted.item(), rel=1e-5)
+        close(losses[at - 1], -wanted.item(), torch.float32, of_model(model, 8))
 
 
 def test_a_stream_of_one_segment_has_no_memory() -> None:
@@ -140,7 +146,8 @@ def test_a_stream_whose_memory_holds_all_is_one_long_window(
     ]
     streamed = score(model, texts, windows, config.batch_tokens, CPU)
     whole = [Window(n, 0, len(text) - 1, len(text) - 1) for n, text in enumerate(texts)]
-    np.testing.assert_allclose(streamed, score(model, texts, whole, 64, CPU), rtol=2e-5)
+    found = score(model, texts, whole, 64, CPU)
+    close(streamed, found, torch.float32, of_model(model, 40))
 
 
 def test_a_streams_memory_is_the_last_tokens_and_no_more() -> None:
@@ -155,7 +162,7 @@ def test_a_streams_memory_is_the_last_tokens_and_no_more() -> None:
         segment = (at - 1) // 4 * 4
         context = tokens[max(0, segment - 8) : at][None]
         wanted = model.logits(model(context)[0][0, -1]).log_softmax(-1)[tokens[at]]
-        assert losses[at - 1] == pytest.approx(-wanted.item(), rel=1e-5), at
+        close(losses[at - 1], -wanted.item(), torch.float32, of_model(model, 12))
 
 
 def test_memory_is_never_another_documents() -> None:
@@ -166,7 +173,7 @@ def test_memory_is_never_another_documents() -> None:
     alone = [
         score(model, texts, [w for w in windows if w.document == n], 1, CPU) for n in range(3)
     ]
-    np.testing.assert_allclose(together, np.concatenate(alone), rtol=1e-5)
+    close(together, np.concatenate(alone), torch.float32, of_model(model, 16))
 
 
 def test_an_absolute_encoding_streams_with_positions_that_repeat() -> None:
@@ -189,7 +196,8 @@ def test_ranks_that_share_the_windows_find_the_same_sum(parts: int) -> None:
     whole = score(model, texts, windows, 64, CPU)
     shares = [score(model, texts, windows[rank::parts], 64, CPU) for rank in range(parts)]
     assert sum(map(len, shares)) == len(whole)
-    assert sum(share.sum() for share in shares) == pytest.approx(whole.sum(), rel=1e-9)
+    added = sum(share.sum() for share in shares)
+    close(added, whole.sum(), torch.float32, of_model(model, 16))  # batches of other shapes
 
 
 def test_one_policy_for_bos() -> None:
@@ -219,7 +227,7 @@ def test_losses_know_their_place_and_context(tmp_path: Path) -> None:
         save_losses(tmp_path, result, windows, losses)
         kept = read_losses(tmp_path, result)
         assert kept is not None
-        np.testing.assert_allclose(kept.losses, losses, rtol=1e-6)
+        close(kept.losses, losses, torch.float32, 1)  # as which they are kept
         assert list(zip(kept.documents, kept.distances, strict=True)) == places(windows)
         assert kept.contexts.max() <= 16
         assert (kept.contexts <= kept.distances).all()

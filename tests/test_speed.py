@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 from collections.abc import Callable
@@ -247,6 +248,17 @@ def test_the_limits_do_what_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
     assert product.amount == counter.get_total_flops() == 2 * 8**3
     copied.call()
     assert copied.amount == 2 * 64 * 4
+
+
+def test_a_dtype_that_the_processor_emulates_is_measured_on_small_matrices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A product of 2,048 rows takes half a minute there, and a run ends with four."""
+    monkeypatch.setattr(limits, "SIDE", {"cpu": 2 * limits.SMALL})
+    for slow, expected in ((math.inf, limits.SMALL), (0.0, 2 * limits.SMALL)):
+        monkeypatch.setattr(limits, "SLOW", slow)
+        assert limits.side(torch.float32, CPU) == expected
+        assert limits.matmul(torch.float32, CPU).amount == 2 * expected**3
 
 
 # --- what it takes at least -----------------------------------------------------------------

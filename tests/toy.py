@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 
 from posbench import cli
 
+# Of training; scripts/test_cpus.py sets them.
+DTYPE = os.environ.get("POSBENCH_TEST_DTYPE", "auto")
+THREADS = int(os.environ.get("POSBENCH_TEST_THREADS", "1"))
 WORDS = "the of and to in a that is be for our we by not with it as have people states".split()
 
 
@@ -31,7 +35,8 @@ def arguments(root: Path, *more: str) -> list[str]:
         f"tokenizer=bytes tracking.wandb=disabled run.root={root / 'outputs'}",
         "model.width=16 model.heads=2 model.layers=2 model.feed_forward=32",
         "train.length=16 train.batch=2 train.steps=4 train.checkpoint_every=2 optim.warmup=1",
-        "eval.lengths=[16,32] eval.targets=8 eval.blocks=4 runtime.device=cpu runtime.threads=1",
+        "eval.lengths=[16,32] eval.targets=8 eval.blocks=4 runtime.device=cpu",
+        f"runtime.dtype={DTYPE} runtime.threads={THREADS}",
         *more,
     ]
 

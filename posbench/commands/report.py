@@ -68,7 +68,7 @@ def _settings(asked: ReportConfig) -> compare.Settings:
 
 
 def _require_baseline(baseline: str | None, comparisons: Sequence[Comparison]) -> None:
-    names = {name for c in comparisons for row in c.rows for name in (row.name, row.encoding)}
+    names = {name for c in comparisons for row in c.rows for name in (row.label, row.encoding)}
     if baseline is not None and all(each.baseline is None for each in comparisons):
         raise UserError(
             f"report.baseline={baseline}: there is no such row{nearest(baseline, names)} "

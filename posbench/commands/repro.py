@@ -29,6 +29,9 @@ def main(node: DictConfig) -> None:
         console.print(_numbers(done))
     if done.machine:
         console.print(_machine(done))
+    if done.parts:
+        said = f"the run was trained in parts, and replayed as the first: {done.parts}"
+        console.print(said, markup=False, highlight=False, soft_wrap=True)
     if not done.same:
         raise Differs(_verdict(done))
     names = ", ".join(done.by_quantity())
@@ -68,7 +71,9 @@ def _machine(done: Replay) -> Table:
 def _verdict(done: Replay) -> str:
     first = min((pairs[0] for pairs in _differing(done).values()), key=lambda pair: pair.step)
     why = f"what differs: {', '.join(done.machine)}"
-    if not done.machine:
+    if done.parts and done.first_part is not None and first.step > done.first_part:
+        why = f"the run itself went on elsewhere after step {done.first_part}"
+    elif not done.machine:
         why = "versions, device, threads and dtype are the run's"
     return (
         f"{done.folder}: not the same here, from step {first.step} on "

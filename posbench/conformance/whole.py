@@ -33,7 +33,9 @@ def _lively(subject: Subject) -> Transformer:
 
 
 def causality(subject: Subject) -> str:
-    """Another token at t leaves every output before t as it was, to the last bit."""
+    """Another token at t leaves every output before t as it was, to the last bit: both windows
+    are computed here, in products of the same shapes.
+    """
     model = _lively(subject)
     length = min(300, model.encoding.max_length or 300)
     tokens = subject.tokens(length)

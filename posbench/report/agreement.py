@@ -149,6 +149,8 @@ def _correlations(x: list[float], y: list[float]) -> dict[str, float]:
 def _ours(comparison: Comparison, length: int) -> dict[str, float]:
     """Ratios at a length, of the encodings as they were trained."""
     cells = {
-        row.encoding: row.cells.get(length) for row in comparison.rows if row.name == row.encoding
+        row.encoding: row.cells.get(length)
+        for row in comparison.rows
+        if row.label == row.encoding and row.extension is None
     }
     return {name: cell.ratio.value for name, cell in cells.items() if cell and cell.ratio}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from posbench import results, typed
+from posbench import parts, results, typed
 from posbench.errors import UserError
 from posbench.explain import printable
 from posbench.results import ProbeResult, Result, Row
@@ -67,6 +67,16 @@ class Run:
             return "untuned"
         chosen = label(self.tuning["chosen"], self._is_moved)
         return f"tuned, {self.tuning['trials']} trials: {chosen}"
+
+    @property
+    def parts(self) -> str:
+        """What each part of the training was made on; empty where that never changed."""
+        return parts.in_words(parts.of(self.provenance))
+
+    @property
+    def commits(self) -> set[str]:
+        """Of posbench, in all parts."""
+        return {str(part.get("commit")) for part in parts.of(self.provenance)}
 
     @property
     def _is_moved(self) -> bool:
@@ -129,7 +139,7 @@ def _require_types(run: Run) -> None:
     typed.require(run.summary, SUMMARY)
     typed.require(run.provenance, PROVENANCE)
     typed.require(run.status, {"state": str, "reason": str | None})
-    _ = run.lr_multiplier
+    _ = run.lr_multiplier, run.parts
     if (tuning := run.tuning) is not None:
         typed.require(tuning, TUNING)
         if missing := TUNING.keys() - tuning.keys():

@@ -11,7 +11,7 @@ from posbench.report import groups, reach
 from posbench.report.cells import column
 from posbench.report.collect import Run
 from posbench.report.comparison import Comparison, Cost, Reach, Row
-from posbench.report.facts import facts, notes
+from posbench.report.facts import facts, notes, parts
 from posbench.report.groups import Group
 from posbench.report.scores import Entry, entry
 from posbench.statistics import Bootstrap
@@ -129,6 +129,7 @@ def _rows(
                 breaks=breaks,
                 by_context=reach.by_context(each, lengths[-1], bootstrap) if contexts else (),
                 trouble=_trouble(each, seeds),
+                parts=parts(each.runs),
             )
         )
     return rows

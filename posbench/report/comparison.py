@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 from posbench.statistics import Interval
 
+CHANGED = "*"  # behind the name of a row of which a training went on elsewhere: a note says how
+
 
 @dataclass(frozen=True)
 class Reach:
@@ -85,10 +87,12 @@ class Row:
     breaks: Reach  # where perplexity exceeds 1.05 times its value at the training length
     by_context: tuple[Bin, ...] = ()  # at the longest length; empty under fixed_targets
     trouble: tuple[str, ...] = ()  # what is missing, and why
+    parts: tuple[str, ...] = ()  # of trainings that went on elsewhere: which, and how
 
     @property
     def name(self) -> str:
-        return self.label if self.extension is None else f"{self.label} + {self.extension}"
+        name = self.label if self.extension is None else f"{self.label} + {self.extension}"
+        return name + CHANGED if self.parts else name
 
     @property
     def longest(self) -> Cell:
@@ -109,7 +113,7 @@ class Comparison:
     level: float  # of the intervals, e.g. 0.95
     facts: dict[str, str]  # what every number rests on, in order: "corpus" -> "sotu", ...
     apart: tuple[str, ...] = ()  # why other runs of the experiment are not in this table
-    notes: tuple[str, ...] = ()  # why there is no number; how many seeds; each said once
+    notes: tuple[str, ...] = ()  # why there is no number; what marks a name; each said once
 
     @property
     def title(self) -> str:
@@ -122,9 +126,14 @@ class Comparison:
 
 @dataclass(frozen=True)
 class ProbeRow:
-    name: str
+    label: str
     recall: dict[int, Interval]  # share of trials recalled, by distance in tokens
     reasons: dict[int, str] = field(default_factory=dict)  # distance -> why there is none
+    parts: tuple[str, ...] = ()  # as in Row
+
+    @property
+    def name(self) -> str:
+        return self.label + CHANGED if self.parts else self.label
 
 
 @dataclass(frozen=True)

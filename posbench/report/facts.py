@@ -47,7 +47,7 @@ def setting(group: Group) -> dict[str, str]:
 
 
 def commits(runs: Sequence[Run]) -> str:
-    return ", ".join(sorted({str(run.provenance.get("commit")) for run in runs}))
+    return ", ".join(sorted({commit for run in runs for commit in run.commits}))
 
 
 def _class(settings: dict[str, Any]) -> str:
@@ -118,9 +118,18 @@ def unmeasured(name: str, reasons: Mapping[int, str | None]) -> list[str]:
     ]
 
 
+def parts(runs: Sequence[Run]) -> tuple[str, ...]:
+    """Of each training that went on elsewhere than it was begun, what its parts were made on."""
+    return tuple(
+        f"seed {run.seed} is of several parts, so an undisturbed run may differ: {run.parts}"
+        for run in runs
+        if run.parts
+    )
+
+
 def notes(rows: Sequence[Row], without_baseline: bool) -> tuple[str, ...]:
-    """Why there is no number, each reason once."""
-    told = [f"{row.name}: {trouble}" for row in rows for trouble in row.trouble]
+    """Why there is no number, and what a mark on a name means, each said once."""
+    told = [f"{row.name}: {said}" for row in rows for said in (*row.trouble, *row.parts)]
     for row in rows:
         told += unmeasured(row.name, {n: cell.reason for n, cell in row.cells.items()})
         for length, cell in row.cells.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
@@ -38,13 +39,18 @@ def _table(
 ) -> ProbeTable:
     by_row: dict[str, list[ProbeResult]] = defaultdict(list)
     seeds: set[int] = set()
+    parts: dict[str, tuple[str, ...]] = {}
     for name, runs in groups.rows(group.runs).items():
         for run, result in [(each, result) for each in runs for result in each.probes]:
             if (result.probe, result.trials_hash) == (probe, trials):
                 label = name if result.extension is None else f"{name} + {result.extension}"
                 by_row[label].append(result)
+                parts[label] = facts.parts(runs)
                 seeds.add(run.seed)
-    rows = [_row(label, found, measure, bootstrap) for label, found in by_row.items()]
+    rows = [
+        dataclasses.replace(_row(label, found, measure, bootstrap), parts=parts[label])
+        for label, found in by_row.items()
+    ]
     one = next(iter(by_row.values()))[0]
     return ProbeTable(
         experiment=group.runs[0].experiment,
@@ -71,8 +77,9 @@ def _table(
 def _notes(
     group: Group, rows: Sequence[ProbeRow], probed: Mapping[str, list[ProbeResult]]
 ) -> tuple[str, ...]:
-    """Why there is no number, and who was not asked."""
+    """Why there is no number, who was not asked, and what a mark on a name means."""
     told = [why for row in rows for why in facts.unmeasured(row.name, row.reasons)]
+    told += [f"{row.name}: {said}" for row in rows for said in row.parts]
     for name, runs in groups.rows(group.runs).items():
         told += [f"{name}: seed {run.seed} {run.trouble}" for run in runs if run.trouble]
         if name not in probed and not any(run.trouble for run in runs):

@@ -66,6 +66,8 @@ def _run(run: Run, label: str) -> Iterator[Line]:
     }
     if run.trouble:
         yield {**place, "quantity": "status", "reason": run.trouble}
+    if run.parts:
+        yield {**place, "quantity": "parts", "reason": run.parts}
     costs = (
         "parameters positional_parameters tokens_trained train_tokens_per_second train_peak_memory"
     )
@@ -139,7 +141,7 @@ def _probe(probe: ProbeTable) -> Iterator[Line]:
     for row in probe.rows:
         place: Line = {
             "experiment": probe.experiment,
-            "row": row.name,
+            "row": row.label,
             "seed": "all",
             "protocol": probe.probe,
             "targets": probe.trials,

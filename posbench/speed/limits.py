@@ -4,17 +4,34 @@ from __future__ import annotations
 
 import torch
 
-from posbench.speed.rounds import Work
+from posbench.speed.rounds import Best, Work
 from posbench.speed.work import wait
 
 SIDE = {"cpu": 2048, "cuda": 8192}  # of square matrices
+SMALL, SLOW = 256, 2e9  # of these fewer operations a second: a dtype that the CPU emulates
 COPIED = 2**26  # float32 numbers, more than a cache holds
 TRIES = 3  # in a round, of which the fastest counts
 
 
 def matmul(dtype: torch.dtype, device: torch.device) -> Work:
-    """A product of two square matrices; amount: floating-point operations, 2 n^3."""
-    n = SIDE[device.type]
+    """A product of two square matrices; amount: floating-point operations, 2 n^3.
+
+    Small ones where the dtype is emulated: large ones would take minutes, at the same rate.
+    """
+    return _product(side(dtype, device), dtype, device)
+
+
+def side(dtype: torch.dtype, device: torch.device) -> int:
+    """How many rows and columns `matmul` has."""
+    large = SIDE[device.type]
+    if device.type != "cpu" or large <= SMALL:
+        return large
+    small = Best(lambda: _product(SMALL, dtype, device), TRIES)
+    small.warm_up()
+    return SMALL if small.rate() < SLOW else large
+
+
+def _product(n: int, dtype: torch.dtype, device: torch.device) -> Work:
     a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
     out = torch.empty_like(a)
 

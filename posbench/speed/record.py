@@ -35,7 +35,7 @@ def record(
         "machine": runtime.provenance(device, dtype)
         | {
             "float32_matmul_precision": torch.get_float32_matmul_precision(),
-            "matmul_side": limits.SIDE[device.type],
+            "matmul_side": limits.side(dtype, device),
             "copied_bytes": 4 * limits.COPIED,
         },
         "settings": {key: dataclasses.asdict(config)[key] for key in asked}

@@ -25,6 +25,7 @@ from posbench.encodings.transformer_xl import TransformerXL
 from posbench.model import build
 from tests.encodings import cases, cases_more
 from tests.encodings.cases import with_gradients
+from tests.tolerance import EXACT, HALF, SINGLE
 
 module = importlib.import_module("posbench.attention.flex")  # posbench.attention.flex: the module
 
@@ -83,7 +84,7 @@ def _compare(
     queries: int,
     keys: int,
     dtype: torch.dtype = torch.float64,
-    tolerance: float = 1e-10,
+    tolerance: float = EXACT,
     hidden: Tensor | None = None,
 ) -> None:
     keys = min(keys, encoding.max_length or keys)
@@ -110,7 +111,7 @@ def test_flex_is_the_reference(case: Case, queries: int, keys: int) -> None:
 @some_cases
 @pytest.mark.parametrize("length", [1, 127, 128, 129])
 def test_lengths_around_a_block_in_float32(case: Case, length: int) -> None:
-    _compare(case.encoding(), length, length, torch.float32, tolerance=2e-5)
+    _compare(case.encoding(), length, length, torch.float32, tolerance=SINGLE)
 
 
 @some_cases
@@ -166,7 +167,7 @@ def test_bfloat16(case: Case, autocast: bool) -> None:
         out, *gradients = _run("flex", encoding, half, span)
     expected, *expected_gradients = _run("reference", encoding, whole, span)
     assert out.dtype == torch.bfloat16
-    torch.testing.assert_close(out.float(), expected, rtol=0.02, atol=0.02)
+    torch.testing.assert_close(out.float(), expected, rtol=2 * HALF, atol=2 * HALF)
     for g, e in zip(gradients, expected_gradients, strict=True):
         assert (g.float() - e).norm() <= 0.05 * max(1.0, e.norm().item())
 
@@ -180,7 +181,7 @@ def test_learned_bias_is_not_rounded_by_autocast() -> None:
     weights = torch.softmax(torch.tensor([64.0, 64.125]), dim=0)
     with torch.autocast("cpu", torch.bfloat16):
         out = flex_attention(q, q, v, encoding, 0, Span.window(2))
-    torch.testing.assert_close(out[0, 0, 1, :2].float(), weights, rtol=0.01, atol=0)
+    torch.testing.assert_close(out[0, 0, 1, :2].float(), weights, rtol=HALF, atol=0)
 
 
 def test_decays_are_exact_far_from_the_start() -> None:
@@ -244,7 +245,7 @@ def _evaluate(encoding: Encoding, length: int, batch: int = 1) -> None:
         out, expected = (
             KERNELS[name](q, k, v, encoding, 0, span, x=x) for name in ("flex", "reference")
         )
-    torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(out, expected, rtol=4 * SINGLE, atol=SINGLE)
 
 
 @pytest.mark.slow
@@ -310,6 +311,6 @@ def test_on_cuda(case: Case, queries: int, keys: int, dtype: torch.dtype) -> Non
     exact = [each.float().detach().requires_grad_() for each in here]
     span = Span.window(queries, memory=keys - queries, device="cuda")
     expected = _run("reference", encoding, exact, span)
-    tolerance = 2e-4 if dtype == torch.float32 else 0.03
+    tolerance = 8 * SINGLE if dtype == torch.float32 else 2 * HALF
     for a, e in zip(_run("flex", encoding, here, span), expected, strict=True):
         assert (a.float() - e).norm() <= tolerance * max(1.0, e.norm().item())

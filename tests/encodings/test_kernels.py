@@ -17,6 +17,7 @@ from posbench.encodings.t5 import T5Bias
 from posbench.model import build
 from tests.encodings import naive
 from tests.encodings.cases import NINE, SOME, Case, Everything, assert_same, inputs, run
+from tests.tolerance import EXACT, FORMULA, HALF, SINGLE
 
 fused, reference = KERNELS["fused"], KERNELS["reference"]
 each_case = pytest.mark.parametrize("case", SOME, ids=lambda case: case.name)
@@ -44,7 +45,7 @@ def _compare(
     queries: int,
     keys: int,
     dtype: torch.dtype = torch.float64,
-    tolerance: float = 1e-10,
+    tolerance: float = EXACT,
     hidden: Tensor | None = None,
 ) -> None:
     encoding, qkv = case.encoding(dtype), inputs(case, queries, keys, dtype=dtype)
@@ -61,7 +62,7 @@ def test_fused_is_the_reference(case: Case, length: int) -> None:
 @each_case
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (128, 128), (300, 300), (3, 200)])
 def test_fused_is_the_reference_in_float32(case: Case, queries: int, keys: int) -> None:
-    _compare(case, queries, keys, torch.float32, tolerance=2e-5)
+    _compare(case, queries, keys, torch.float32, tolerance=SINGLE)
 
 
 @each_case
@@ -88,7 +89,7 @@ def test_large_logits(case: Case) -> None:
     out, *_ = run(fused, encoding, qkv)
     expected, *_ = run(reference, encoding, qkv)
     assert out.isfinite().all()
-    torch.testing.assert_close(out, expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(out, expected, rtol=EXACT, atol=EXACT)
 
 
 def test_large_bias() -> None:
@@ -99,7 +100,7 @@ def test_large_bias() -> None:
     with torch.no_grad():
         out = fused(q, k, v, encoding, 0, span)
         torch.testing.assert_close(
-            out, reference(q, k, v, encoding, 0, span), rtol=1e-4, atol=1e-5
+            out, reference(q, k, v, encoding, 0, span), rtol=4 * SINGLE, atol=SINGLE
         )
 
 
@@ -150,7 +151,7 @@ def test_reference_applies_scores_before_the_mask() -> None:
     span = Span.window(4, memory=2)
     out = reference(q, k, v, case.encoding(), 0, span)
     expected = naive.attention(2 * q, k, v, case.encoding(), 0, naive.nope, naive.no_value)
-    torch.testing.assert_close(out, expected, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(out, expected, rtol=EXACT, atol=EXACT)
 
 
 # Dropout
@@ -180,7 +181,7 @@ def test_position_values_use_the_dropped_weights(kernel: str) -> None:
     q = torch.randn(2, 2, 9, 4, dtype=torch.float64)
     span = Span.window(9)
     out = KERNELS[kernel](q, q, torch.ones_like(q), encoding, 0, span, dropout=0.5)
-    torch.testing.assert_close(out, torch.zeros_like(out), rtol=0, atol=1e-12)
+    torch.testing.assert_close(out, torch.zeros_like(out), rtol=0, atol=FORMULA)
 
 
 # Precision
@@ -196,7 +197,7 @@ def test_bfloat16_autocast(case: Case, kernel: str) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         half = [x.detach().bfloat16().requires_grad_() for x in (q, k, v)]
         out = KERNELS[kernel](half[0], half[1], half[2], encoding, 1, span)
-    torch.testing.assert_close(out.float(), expected, rtol=0.05, atol=0.1)
+    torch.testing.assert_close(out.float(), expected, rtol=4 * HALF, atol=4 * HALF)
     out.float().sum().backward()
     leaves = [*half, *encoding.parameters()]
     assert all(x.grad is None or x.grad.isfinite().all() for x in leaves)
@@ -215,7 +216,7 @@ def test_mask_stays_exact_in_bfloat16(kernel: str) -> None:
         out = KERNELS[kernel](q.bfloat16(), k.bfloat16(), v.bfloat16(), encoding, 0, span)
     slopes = torch.tensor(naive.alibi_slopes(12))
     expected = torch.softmax(-slopes[:, None] * torch.arange(15, -1, -1), dim=-1)
-    torch.testing.assert_close(out[0, :, 0].float(), expected, rtol=0.01, atol=1e-8)
+    torch.testing.assert_close(out[0, :, 0].float(), expected, rtol=HALF, atol=1e-8)
 
 
 @each_case
@@ -239,7 +240,7 @@ def test_learned_bias_is_not_rounded_by_autocast() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         for kernel in ON_CPU.values():
             out = kernel(q, q, v, encoding, 0, Span.window(2))
-            torch.testing.assert_close(out[0, 0, 1, :2].float(), weights, rtol=0.01, atol=0)
+            torch.testing.assert_close(out[0, 0, 1, :2].float(), weights, rtol=HALF, atol=0)
 
 
 @pytest.mark.parametrize("kernel", ["reference", "fused"])
@@ -271,7 +272,7 @@ def _assert_close_logits_differ(encoding: Encoding, kernel: str, in_content: boo
         bias = encoding.distance_bias(torch.tensor([1, 0]), layer=0)
     logits = torch.tensor([[128.0, 128.125]]) + (0 if bias is None else bias.float())
     weights = torch.softmax(logits, dim=-1)[0]
-    torch.testing.assert_close(out[0, 0, 1, :2].float(), weights, rtol=0.01, atol=0)
+    torch.testing.assert_close(out[0, 0, 1, :2].float(), weights, rtol=HALF, atol=0)
 
 
 @pytest.mark.parametrize("name", NINE)

@@ -18,6 +18,7 @@ from posbench.encodings.logn import LogN
 from posbench.encodings.ssmax import SSMax
 from posbench.encodings.t5 import T5Bias, T5Unscaled
 from tests.encodings.cases_more import NEW, Case, inputs, randomised, run
+from tests.tolerance import FORMULA, HALF, SINGLE, ULPS
 
 BASE = Shape(width=768, heads=12, layers=12)
 SMALL = Shape(width=8, heads=2, layers=2)
@@ -49,7 +50,7 @@ def test_cope_counts_the_querys_own_gate() -> None:
     plain = q @ k.mT / 2
     got = encoding.scores(plain, q, k, Span.window(1), layer=0)
     gate = 1 / (1 + math.exp(-plain.item()))
-    assert got.item() == pytest.approx(plain.item() + gate * q.sum().item() / 2, rel=1e-12)
+    assert got.item() == pytest.approx(plain.item() + gate * q.sum().item() / 2, rel=FORMULA)
 
 
 def test_cope_gates_of_the_future_do_not_count() -> None:
@@ -92,7 +93,7 @@ def test_decay_is_float32_whatever_the_autocast(
     assert len(seen) == len(ON_CPU)
     for got in seen:
         assert got.dtype == torch.float32
-        torch.testing.assert_close(got.double(), expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(got.double(), expected, rtol=SINGLE, atol=SINGLE)
 
 
 @each_kernel
@@ -112,7 +113,7 @@ def test_decays_do_not_lose_digits_over_long_distances(
     with torch.autocast("cpu", torch.bfloat16):
         out = KERNELS[kernel](q[:, :, :8], q, v, encoding, 0, Span.window(8, memory=4096), x=x)
     weights = torch.softmax(step * torch.arange(4103, -1, -1, dtype=torch.float64), 0)[-8:]
-    torch.testing.assert_close(out[0, 0, -1].double(), weights, rtol=0.01, atol=0)
+    torch.testing.assert_close(out[0, 0, -1].double(), weights, rtol=HALF, atol=0)
 
 
 @each_kernel
@@ -142,7 +143,7 @@ def test_a_gate_that_closes_shuts_out_everything_before_it(
     x[0, 3, 0] = -1e4
     q, v = torch.zeros(1, 1, 6, 8, dtype=torch.float64), torch.eye(6, 8, dtype=torch.float64)
     out = KERNELS[kernel](q, q, v[None, None], encoding, 0, Span.window(6), x=x)
-    assert out[0, 0, -1, :6].tolist() == pytest.approx([0, 0, 0, 1 / 3, 1 / 3, 1 / 3], abs=1e-12)
+    assert out[0, 0, -1, :6].tolist() == pytest.approx([0, 0, 0, 1 / 3, 1 / 3, 1 / 3], abs=FORMULA)
 
 
 # DAPE
@@ -181,7 +182,7 @@ def test_ssmax_starts_with_a_mean_temperature_of_one(length: int) -> None:
     encoding = SSMax(SMALL, length=length)
     mean = sum(math.log(n) for n in range(1, length + 1)) / length
     assert encoding.s.shape == (2, 2)
-    assert (encoding.s * mean).flatten().tolist() == pytest.approx([1.0] * 4, rel=1e-6)
+    assert (encoding.s * mean).flatten().tolist() == pytest.approx([1.0] * 4, rel=SINGLE)
 
 
 @each_kernel
@@ -194,7 +195,7 @@ def test_temperatures_count_the_querys_own_keys(name: str, kernel: str) -> None:
     for length in (1, 5, 29):
         q_, k_, v_ = (y[:, :, :length] for y in (q, k, v))
         part = KERNELS[kernel](q_, k_, v_, encoding, 1, Span.window(length), x=x[:, :length])
-        torch.testing.assert_close(whole[:, :, :length], part, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(whole[:, :, :length], part, rtol=FORMULA, atol=FORMULA)
 
 
 def test_logn_is_nope_up_to_its_length() -> None:
@@ -204,7 +205,7 @@ def test_logn_is_nope_up_to_its_length() -> None:
         KERNELS["reference"](q, k, v, encoding, 1, Span.window(9), x=x)
         for encoding in (LogN(case.shape, length=6), Encoding(case.shape))
     )
-    torch.testing.assert_close(scaled[:, :, :6], plain[:, :, :6], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(scaled[:, :, :6], plain[:, :, :6], rtol=FORMULA, atol=FORMULA)
     assert ((scaled - plain)[:, :, 6:].abs().amax((0, 1, 3)) > 1e-4).all()
 
 
@@ -223,6 +224,6 @@ def test_a_training_length_without_a_logarithm_is_refused(
 def test_t5_unscaled_moves_the_root_into_the_first_queries() -> None:
     encoding = T5Unscaled(BASE)
     assert encoding.scale == 1
-    assert encoding.query_gain == pytest.approx(64**-0.5, rel=1e-15)
+    assert encoding.query_gain == pytest.approx(64**-0.5, rel=ULPS)
     assert T5Bias(BASE).query_gain == 1
-    assert T5Bias(BASE).scale == pytest.approx(64**-0.5, rel=1e-15)
+    assert T5Bias(BASE).scale == pytest.approx(64**-0.5, rel=ULPS)

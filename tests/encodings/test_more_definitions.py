@@ -27,7 +27,8 @@ from tests.encodings.cases_more import (
     randomised,
     run,
 )
-from tests.encodings.test_definitions import EXACT, SIZES
+from tests.encodings.test_definitions import SIZES
+from tests.tolerance import EXACT
 
 WINDOW = 4
 

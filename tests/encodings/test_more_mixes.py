@@ -29,7 +29,7 @@ from tests.encodings import naive, naive_more
 from tests.encodings.cases import assert_same
 from tests.encodings.cases_more import Case, define, inputs, randomised, run
 from tests.encodings.naive_more import by_pair
-from tests.encodings.test_definitions import EXACT
+from tests.tolerance import EXACT, FORMULA
 
 SHAPE = Shape(width=8, heads=2, layers=4)
 
@@ -168,23 +168,23 @@ def test_factor_one_is_rope_bit_for_bit(kind: type[RoPE]) -> None:
 
 def test_interpolation_halves_every_angle() -> None:
     got = _angles(Interpolated(WIDE, factor=2.0, original_length=100))
-    assert got == pytest.approx([t / 2 for t in naive_more.rope(64)], rel=1e-12)
+    assert got == pytest.approx([t / 2 for t in naive_more.rope(64)], rel=FORMULA)
 
 
 @pytest.mark.parametrize("kind", [NTK, YaRN])
 def test_fastest_pair_stays_and_slowest_is_interpolated(kind: type[RoPE]) -> None:
     got = _angles(kind(WIDE, factor=8.0, original_length=512))  # type: ignore[call-arg]
     theta = naive_more.rope(64)
-    assert got[0] == pytest.approx(theta[0], rel=1e-12)
-    assert got[-1] == pytest.approx(theta[-1] / 8, rel=1e-9)
+    assert got[0] == pytest.approx(theta[0], rel=FORMULA)
+    assert got[-1] == pytest.approx(theta[-1] / 8, rel=EXACT)
     assert all(t / 8 * (1 - 1e-9) <= g <= t * (1 + 1e-9) for g, t in zip(got, theta, strict=True))
 
 
 def test_dynamic_ntk_is_rope_up_to_its_length_and_hugging_faces_formula_past_it() -> None:
     encoding = DynamicNTK(WIDE, factor=2.0, original_length=100)
-    assert _angles(encoding, 100) == pytest.approx(naive_more.rope(64), rel=1e-12)
+    assert _angles(encoding, 100) == pytest.approx(naive_more.rope(64), rel=FORMULA)
     base = 10000 * (2 * 300 / 100 - 1) ** (64 / 62)
-    assert _angles(encoding, 300) == pytest.approx(naive_more.rope(64, base), rel=1e-12)
+    assert _angles(encoding, 300) == pytest.approx(naive_more.rope(64, base), rel=FORMULA)
 
 
 def test_dynamic_ntk_is_stateless() -> None:
@@ -204,7 +204,7 @@ def test_yarn_attention_factor() -> None:
         encoding = YaRN(WIDE, factor=8.0, original_length=512, attention_factor=given)
         q, k = _turned(encoding, x)
         ratio = (q @ k.T).diagonal() / plain.diagonal()
-        assert ratio.tolist() == pytest.approx([factor**2] * 5, rel=1e-9)
+        assert ratio.tolist() == pytest.approx([factor**2] * 5, rel=EXACT)
 
 
 @pytest.mark.parametrize("kind", [Interpolated, NTK, DynamicNTK, YaRN])

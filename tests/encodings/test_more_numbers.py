@@ -27,6 +27,7 @@ from posbench.encodings.t5 import T5Unscaled
 from posbench.encodings.xpos import XPos
 from tests.encodings import naive, naive_more
 from tests.encodings.cases_more import NEW, Case, inputs, randomised, run
+from tests.tolerance import EXACT, FORMULA, SINGLE, ULPS, relative
 
 BASE = Shape(width=768, heads=12, layers=12)
 SMALL = Shape(width=8, heads=2, layers=2)
@@ -72,7 +73,7 @@ def test_parameter_counts() -> None:
 def test_alibi_geometric_slopes(heads: int) -> None:
     expected = [2 ** (-8 * h / heads) for h in range(1, heads + 1)]
     bias = _bias(ALiBi(Shape(16 * heads, heads, 1), slopes="geometric"), 2)
-    assert (-bias[:, 1]).tolist() == pytest.approx(expected, rel=1e-14)
+    assert (-bias[:, 1]).tolist() == pytest.approx(expected, rel=ULPS)
 
 
 @pytest.mark.parametrize("heads", [1, 6, 8, 12])
@@ -80,7 +81,10 @@ def test_alibi_learned_starts_as_the_papers(heads: int) -> None:
     shape = Shape(16 * heads, heads, 1)
     learned, paper = ALiBi(shape, slopes="learned"), ALiBi(shape)
     torch.testing.assert_close(
-        _bias(learned, 100).double(), _bias(paper, 100).double(), rtol=1e-6, atol=0
+        _bias(learned, 100).double(),
+        _bias(paper, 100).double(),
+        rtol=relative(torch.float32, 16),
+        atol=0,
     )
     assert (-_bias(paper, 2)[:, 1]).tolist() == pytest.approx(naive.alibi_slopes(heads))
 
@@ -128,7 +132,7 @@ def test_kerple_is_shared_by_the_layers_and_not_divided() -> None:
         for layer in (0, 1):
             bias = encoding.distance_bias(torch.arange(3), layer)
             assert bias is not None
-            assert bias[1].tolist() == pytest.approx(expected, abs=1e-12)
+            assert bias[1].tolist() == pytest.approx(expected, abs=FORMULA)
 
 
 @pytest.mark.parametrize("exponent", [0.0, 1e-30, 0.01, 0.5])
@@ -166,16 +170,16 @@ def test_fire_is_normalised_by_the_query_position_past_the_threshold() -> None:
         encoding.threshold_scale.fill_(1.0)
     bias = _fire_bias(encoding, 40)
     for i in range(1, 9):
-        torch.testing.assert_close(bias[:, i, 1 : i + 1], bias[:, i - 1, :i], rtol=1e-12, atol=0)
+        torch.testing.assert_close(bias[:, i, 1 : i + 1], bias[:, i - 1, :i], rtol=FORMULA, atol=0)
     assert (bias[:, 20, 1:21] - bias[:, 19, :20]).abs().max() > 1e-3
-    torch.testing.assert_close(bias[:, 9:, 0], bias[:, 39:, 0].expand(-1, 31), rtol=1e-5, atol=0)
+    torch.testing.assert_close(bias[:, 9:, 0], bias[:, 39:, 0].expand(-1, 31), rtol=SINGLE, atol=0)
 
 
 def test_fire_does_not_know_the_length_of_the_sequence() -> None:
     encoding = randomised(FIRE(SMALL, threshold=8.0)).double()
     assert isinstance(encoding, FIRE)
     short, long = _fire_bias(encoding, 20), _fire_bias(encoding, 50)
-    torch.testing.assert_close(long[:, :20, :20].tril(), short.tril(), rtol=1e-14, atol=1e-14)
+    torch.testing.assert_close(long[:, :20, :20].tril(), short.tril(), rtol=ULPS, atol=ULPS)
 
 
 # Sandwich
@@ -191,7 +195,7 @@ def test_sandwich_is_zero_at_zero_and_falls_with_cosines(heads: int) -> None:
     for h in (1, heads):
         for n in (1, 17, 4999):
             expected = naive_more.sandwich_bias(n, h, heads, 128)
-            assert bias[h - 1, n].item() == pytest.approx(expected, abs=1e-5)
+            assert bias[h - 1, n].item() == pytest.approx(expected, abs=SINGLE)
     if heads > 1:
         assert (bias[0, 1:] < bias[-1, 1:]).all()
 
@@ -224,7 +228,7 @@ def test_xpos_does_not_overflow(kernel: str, dtype: torch.dtype, scale_base: flo
     out = KERNELS[kernel](q[:, :, -queries:], k, v, encoding, 0, span)
     expected = _relative_only(q[0, 0, -1], k[0, 0], scale_base).softmax(0) @ v[0, 0].double()
     assert out.isfinite().all()
-    tolerance = 1e-10 if dtype == torch.float64 else 1e-5
+    tolerance = EXACT if dtype == torch.float64 else SINGLE
     torch.testing.assert_close(out[0, 0, -1].double(), expected, rtol=0, atol=tolerance)
 
 
@@ -237,7 +241,7 @@ def test_xpos_turned_in_float64_meets_masks(kernel: str) -> None:
     out = KERNELS[kernel](q, k, v, encoding, 0, Span.window(200))
     q, k, v = q.double(), k.double(), v.double()
     expected = KERNELS["reference"](q, k, v, encoding, 0, Span.window(200))
-    torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(out.double(), expected, rtol=SINGLE, atol=SINGLE)
 
 
 def test_xpos_is_finite_at_every_position_and_backwards() -> None:
@@ -258,7 +262,7 @@ def test_xpos_fast_pairs_fade_most() -> None:
         x[..., c] = 1
         q, k = XPos(shape).rotate(x[:, :, 1:], x, span, layer=0)
         kept.append((q @ k.mT)[0, 0, 0, 0].item() / math.cos(512 * 10000 ** (-c / 8)))
-    assert kept == pytest.approx([(c / 8 + 0.4) / 1.4 for c in range(0, 8, 2)], rel=1e-9)
+    assert kept == pytest.approx([(c / 8 + 0.4) / 1.4 for c in range(0, 8, 2)], rel=EXACT)
     assert kept[0] == pytest.approx(0.2857, abs=1e-4)
 
 
@@ -290,12 +294,12 @@ def test_p_rope_keeps_ropes_own_highest_frequencies(fraction: float) -> None:
         _turned(e, 7, 32).unflatten(0, (2, half))
         for e in (RoPE(shape), PRoPE(shape, fraction=fraction))
     )
-    torch.testing.assert_close(some[:, :kept], whole[:, :kept], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(some[:, :kept], whole[:, :kept], rtol=FORMULA, atol=FORMULA)
     assert torch.equal(some[:, kept:], torch.ones(2, half - kept, dtype=torch.float64))
     assert (whole[:, kept:] != 1).all()
     partial = _turned(PartialRoPE(shape, fraction=fraction), 7, 32)
     own = _turned(RoPE(Shape(2 * kept, heads=1, layers=1)), 7, 2 * kept)
-    torch.testing.assert_close(partial[: 2 * kept], own, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(partial[: 2 * kept], own, rtol=FORMULA, atol=FORMULA)
     assert torch.equal(partial[2 * kept :], torch.ones(32 - 2 * kept, dtype=torch.float64))
 
 
@@ -304,7 +308,7 @@ def test_whole_fractions_are_rope() -> None:
     expected = _turned(RoPE(shape), 1000, 16)
     for kind in (PRoPE, PartialRoPE):
         got = _turned(kind(shape, fraction=1.0), 1000, 16)
-        torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(got, expected, rtol=FORMULA, atol=FORMULA)
 
 
 @pytest.mark.parametrize("kind", [PRoPE, PartialRoPE])

@@ -27,7 +27,7 @@ from tests.encodings import naive, naive_more
 from tests.encodings.cases import assert_same
 from tests.encodings.cases_more import Case, define, inputs, randomised, run
 from tests.encodings.naive_more import by_pair, rotated
-from tests.encodings.test_definitions import EXACT
+from tests.tolerance import EXACT, FORMULA
 
 SHAPE = Shape(width=8, heads=2, layers=2)
 
@@ -153,7 +153,7 @@ def test_randomized_inputs_are_those_of_the_positions() -> None:
     x, positions = torch.randn(2, 3, 8, dtype=torch.float64), torch.tensor([0, 17, 2047])
     rows = torch.tensor([naive.interleaved(int(p), 8) for p in positions], dtype=torch.float64)
     got = RandomizedSinusoidal(SHAPE).embed(x, positions)
-    torch.testing.assert_close(got, x + rows, rtol=0, atol=1e-9)
+    torch.testing.assert_close(got, x + rows, rtol=0, atol=EXACT)
     learned = RandomizedLearned(SHAPE).double()
     (table,) = learned.parameters()
     assert table.shape == (2048, 8)
@@ -202,7 +202,7 @@ def test_learned_interpolate_spreads_its_rows_over_the_window(stretch: int) -> N
     """First on first and last on last; between two rows, a straight line."""
     encoding, table = _learned("interpolate")
     rows = _rows(encoding, 4 * stretch + 1)
-    torch.testing.assert_close(rows[::stretch], table, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(rows[::stretch], table, rtol=FORMULA, atol=FORMULA)
     for step in range(1, stretch):
         expected = table[:4].lerp(table[1:], step / stretch)
-        torch.testing.assert_close(rows[step::stretch], expected, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(rows[step::stretch], expected, rtol=FORMULA, atol=FORMULA)

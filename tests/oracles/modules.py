@@ -21,11 +21,12 @@ from torch.overrides import TorchFunctionMode
 from posbench.attention import ON_CPU
 from posbench.encodings import Encoding, Shape, Span
 from tests.encodings.cases import LAYER, LAYERS, with_gradients
+from tests.tolerance import EXACT, SINGLE
 
 Oracle = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 LENGTHS = [1, 2, 7, 128, 1000]
-TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-5}
+TOLERANCE = {torch.float64: EXACT, torch.float32: SINGLE}
 """Absolute and relative."""
 
 each_length = pytest.mark.parametrize("length", LENGTHS)

@@ -29,6 +29,7 @@ from tests.oracles.modules import (
     split,
     widened,
 )
+from tests.tolerance import FORMULA, ULPS, relative
 
 transformers: Any = pytest.importorskip("transformers")
 bloom: Any = pytest.importorskip("transformers.models.bloom.modeling_bloom")
@@ -79,7 +80,7 @@ def test_slopes(heads: int, dtype: torch.dtype) -> None:
     with widened(dtype):
         column = _bloom_bias(1, heads, 2, dtype)[:, 0]
         assert torch.equal(column[:, 0], torch.zeros_like(expected))
-        limit = 1e-13 if dtype == torch.float64 else 1e-6
+        limit = ULPS if dtype == torch.float64 else relative(torch.float32, 16)
         torch.testing.assert_close(column[:, 1], expected, rtol=limit, atol=0)
         other = mpt.build_mpt_alibi_tensor(heads, 2)[:, 0]
         torch.testing.assert_close(other[:, 1] - other[:, 0], expected, rtol=limit, atol=0)
@@ -101,7 +102,7 @@ def test_the_column_form_differs_by_a_number_a_row(name: str, heads: int) -> Non
     m = _slopes(heads, torch.float64)
     expected = (m[:, None] * shift)[..., None].expand_as(ours)
     seen = ~future(length)[0].expand_as(ours)
-    torch.testing.assert_close((column - ours)[seen], expected[seen], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close((column - ours)[seen], expected[seen], rtol=FORMULA, atol=FORMULA)
 
 
 SIZES = [*((heads, n) for heads in (8, 12, 6) for n in LENGTHS if n < 1000), (3, 1000)]

@@ -121,7 +121,7 @@ def _slot(row: Row, length: int, comparison: Comparison) -> Slot:
     if cell.perplexity is None:
         return plain("n/a" if cell.reason else "–", detail=cell.reason or "not scored")
     readings = {reading.measure: reading for reading in _readings(cell)}
-    if row.name == comparison.baseline:
+    if row.label == comparison.baseline and row.extension is None:
         readings["against"] = Reading("baseline", 1.0, measure="against")
     missing = {key: Reading("–", measure=key) for key in MEASURES}
     parts = [f"{MEASURES[key]} {r.text} {r.detail}".strip() for key, r in readings.items()]
