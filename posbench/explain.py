@@ -66,7 +66,7 @@ def is_users(error: BaseException) -> bool:
 def _unimportable(error: BaseException) -> str | None:
     """The library in whose import this was raised, as for a variable that it cannot read."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    modules = [str(frame.f_globals.get("__name__")) for frame in frames]
+    modules = _modules(error)
     ours = [n for n, module in enumerate(modules) if module.partition(".")[0] == "posbench"]
     after = ours[-1] + 1 if ours else len(frames)
     if after < len(frames) and frames[after].f_code.co_name == "<module>":
@@ -104,8 +104,8 @@ def one_line(error: BaseException) -> str:
     if (library := _unimportable(error)) is not None:
         said = " ".join(str(error).split())
         return (
-            f"{library} cannot be imported ({type(error).__name__}: {said[:300]}); it may be one of "
-            f"its environment variables, a settings file of its own, or its installation"
+            f"{library} cannot be imported ({type(error).__name__}: {said[:300]}); look at its "
+            "environment variables, its settings file, and its installation"
         )
     if isinstance(error, OSError) and (place := error.filename or _stream(error)):
         hint = "; make room, then repeat the command" if error.errno in FULL else ""
@@ -115,8 +115,14 @@ def one_line(error: BaseException) -> str:
 
 def _stream(error: BaseException) -> str | None:
     """ "standard output" where it is what rich could not write to."""
-    modules = [str(frame.f_globals["__name__"]) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    modules = _modules(error)
     return "standard output" if modules and modules[-1].startswith("rich.") else None
+
+
+def _modules(error: BaseException) -> list[str]:
+    """Of the frames that it went through, the innermost last."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return [str(frame.f_globals.get("__name__")) for frame, _ in frames]
 
 
 def _with_cause(error: BaseException) -> str:

@@ -113,7 +113,7 @@ def compiling() -> Iterator[None]:
             raise
         said = str(error).strip().split("\n")[0]
         raise UserError(
-            f"train.compile=true: no working compiler ({said[:300]}); install one, as g++ and gcc, "
+            f"train.compile=true: no working compiler ({said[:300]}); install one (g++, gcc), "
             "name it in CXX and CC, or train.compile=false"
         ) from error
 
@@ -176,7 +176,7 @@ def provenance(device: torch.device, dtype: torch.dtype) -> dict[str, object]:
 def _processor() -> str:
     """Its name: two that add in another order may share the rest of the provenance."""
     with contextlib.suppress(OSError):  # not Linux
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+        for line in Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()

@@ -20,9 +20,31 @@ from posbench.errors import UserError
 
 # For a terminal or a file that cannot take a character. Letters get Python's \\u escapes.
 SUBSTITUTES = {
-    **{"×": "x", "≈": "~", "∼": "~", "→": "->", "←": "<-", "↑": "^", "↓": "v", "…": ".", "·": "."},
-    **{"–": "-", "—": "-", "−": "-", "±": "+-", "≥": ">=", "≤": "<=", "≠": "!=", "√": "sqrt"},
-    **{"∞": "inf", "∈": "in", "●": "*", "‘": "'", "’": "'", "“": '"', "”": '"', "µ": "u"},
+    "×": "x",
+    "≈": "~",
+    "∼": "~",
+    "→": "->",
+    "←": "<-",
+    "↑": "^",
+    "↓": "v",
+    "…": ".",
+    "·": ".",
+    "–": "-",
+    "—": "-",
+    "−": "-",
+    "±": "+-",
+    "≥": ">=",
+    "≤": "<=",
+    "≠": "!=",
+    "√": "sqrt",
+    "∞": "inf",
+    "∈": "in",
+    "●": "*",
+    "‘": "'",
+    "’": "'",
+    "“": '"',
+    "”": '"',
+    "µ": "u",
     **dict(zip("▁▂▃▄▅▆▇█░▒▓", "_.:-=+*#:+%", strict=True)),
     **dict(zip("─━│┃", "--||", strict=True)),
 }
@@ -80,7 +102,9 @@ def _open_streams() -> None:
                 os.dup2(opened, number)
                 os.close(opened)
         if getattr(sys, name) is None:
-            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))
+            mode = "w" if number else "r"
+            stream = open(number, mode, encoding="utf-8", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
 
 
 def substitute() -> None:

@@ -22,7 +22,8 @@ def problem() -> str | None:
     alone = processes() == 1 and _is_number(said.get("WORLD_SIZE", "1"))
     if "RANK" not in said or (alone and _is_number(said["RANK"])):
         return None
-    wrong = [f"{name}={value} is no number" for name, value in said.items() if not _is_number(value)]
+    odd = [name for name, value in said.items() if not _is_number(value)]
+    wrong = [f"{name}={said[name]} is no number" for name in odd]
     if _number("RANK", 0) >= processes():
         wrong.append(f"RANK={said['RANK']} is not below WORLD_SIZE={said['WORLD_SIZE']}")
     if not os.environ.get("MASTER_ADDR"):

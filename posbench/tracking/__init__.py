@@ -77,11 +77,12 @@ def check(config: TrackingConfig) -> None:
         raise UserError(f"tracking.wandb={config.wandb}: choose one of {', '.join(MODES)}")
     project = config.project
     named = config.to != "tensorboard" and wanted(config)
-    if named and (not 1 <= len(project) <= LONGEST or FORBIDDEN & {*project} or not project.strip()):
+    usable = 1 <= len(project) <= LONGEST and project.strip() and not FORBIDDEN & {*project}
+    if named and not usable:
         raise UserError(
-            f"tracking.project={project[:LONGEST]!r} ({len(project)} characters): {TITLES[config.to]} "
-            f"takes 1 to {LONGEST}, none of them {' '.join(sorted(FORBIDDEN))}; with "
-            "tracking.wandb=disabled the name is not used"
+            f"tracking.project={project[:LONGEST]!r} ({len(project)} characters): "
+            f"{TITLES[config.to]} takes 1 to {LONGEST} characters, none of them "
+            f"{' '.join(sorted(FORBIDDEN))}"
         )
     if config.to == "wandb":
         return
