@@ -18,33 +18,12 @@ from pathlib import Path
 
 from posbench.errors import UserError
 
-# For a terminal or a file that cannot take a character. Letters get Python's \\u escapes.
+# For a terminal or a file that cannot take a character. Letters become escapes.
+SIGNS = (
+    "×x ≈~ ∼~ →-> ←<- ↑^ ↓v …. ·. –- —- −- ±+- ≥>= ≤<= ≠!= √sqrt ∞inf ∈in ●* ‘' ’' “\" ”\" µu °deg"
+)
 SUBSTITUTES = {
-    "×": "x",
-    "≈": "~",
-    "∼": "~",
-    "→": "->",
-    "←": "<-",
-    "↑": "^",
-    "↓": "v",
-    "…": ".",
-    "·": ".",
-    "–": "-",
-    "—": "-",
-    "−": "-",
-    "±": "+-",
-    "≥": ">=",
-    "≤": "<=",
-    "≠": "!=",
-    "√": "sqrt",
-    "∞": "inf",
-    "∈": "in",
-    "●": "*",
-    "‘": "'",
-    "’": "'",
-    "“": '"',
-    "”": '"',
-    "µ": "u",
+    **{pair[0]: pair[1:] for pair in SIGNS.split()},
     **dict(zip("▁▂▃▄▅▆▇█░▒▓", "_.:-=+*#:+%", strict=True)),
     **dict(zip("─━│┃", "--||", strict=True)),
 }
