@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -189,7 +190,8 @@ def test_processes_that_do_not_come_are_told(
 
 
 def test_a_user_without_a_home_is_asked_for_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pwd.getpwuid", lambda _: {}[0])  # no entry: KeyError
+    users: dict[int, object] = {}
+    monkeypatch.setattr("pwd.getpwuid", users.__getitem__)  # KeyError, as without an entry
     for name in ("POSBENCH_CACHE", "XDG_CACHE_HOME", "HOME"):
         os.environ.pop(name, None)
     for home in (None, "", "relative"):
@@ -337,7 +339,7 @@ def test_a_matplotlibrc_changes_no_figure(tmp_path: Path) -> None:
     import matplotlib
 
     run = write_run(tmp_path / "runs", "alibi", 1, lambda length: 3.5 + length / 1e4)
-    odd = {"text.usetex": True, "font.size": 30, "savefig.bbox": "tight", "figure.dpi": 33}
+    odd: Any = {"text.usetex": True, "font.size": 30, "savefig.bbox": "tight", "figure.dpi": 33}
     found = []
     for settings in ({}, odd):
         folder = tmp_path / str(len(settings))
