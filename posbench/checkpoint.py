@@ -50,7 +50,7 @@ def save(
         _write(training, temporary / "training.safetensors")
         digests = {name: _digest(temporary / name) for name in FILES}
         state = {"step": step, "sha256": digests}
-        (temporary / "state.json").write_text(json.dumps(state))
+        (temporary / "state.json").write_text(json.dumps(state), encoding="utf-8")
     prune(run)
     return folder
 
@@ -142,7 +142,7 @@ def _read(folder: Path, name: str) -> dict[str, Tensor]:
 
 def _state(folder: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads((folder / "state.json").read_text()))
+        return dict(json.loads((folder / "state.json").read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise _damaged(folder, "state.json", error) from error
 

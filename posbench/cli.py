@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 
-from posbench import torchrun
+from posbench import surroundings, torchrun
 
 COMMANDS = {
     "train": "train, evaluate at every length, print the row; -m sweeps",
@@ -36,7 +36,12 @@ COMPLETION = ("-sc", "--shell-completion")
 def main() -> None:
     """Console entry point: `posbench COMMAND [key=value ...]`."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
-    code = run(sys.argv[1:])
+    try:
+        surroundings.enter()
+        code = run(sys.argv[1:])
+        sys.stdout.flush()
+    except OSError as error:  # not of a command: those are told by it
+        code = surroundings.lost(error)
     if torchrun.processes() > 1:  # where one leaves, torchrun tells the others to, and they do
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(code)
@@ -45,6 +50,8 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """The exit code of one command line."""
     command, *rest = arguments or ["--help"]
+    if problem := torchrun.problem():
+        return _refuse(problem)
     if command in ("-h", "--help", "help"):
         print(usage())
         return 0
@@ -144,6 +151,7 @@ def _complete(rest: list[str]) -> int:
         without = line.replace(f" {typed[0]}", "", 1)
         cut = len(line) - len(without)
         os.environ["COMP_LINE"] = without
-        os.environ["COMP_POINT"] = str(int(os.environ.get("COMP_POINT", len(line))) - cut)
+        point = os.environ.get("COMP_POINT", "")
+        os.environ["COMP_POINT"] = str((int(point) if point.isdecimal() else len(line)) - cut)
         return _dispatch(typed[0], [COMPLETION[1], *rest])
     return _dispatch("train", [COMPLETION[1], *rest])

@@ -7,6 +7,7 @@ the sha256 of all of these. V vocabulary, B lanes of a batch, T tokens of a segm
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -21,6 +22,7 @@ import platformdirs
 from filelock import FileLock
 from numpy.typing import NDArray
 
+from posbench import surroundings
 from posbench.errors import UserError
 from posbench.files import sync
 from posbench.sources import SPLITS, Document, Source
@@ -69,9 +71,18 @@ class Corpus:
 
 
 def cache_root() -> Path:
-    """POSBENCH_CACHE, or the user's cache folder."""
-    chosen = os.environ.get("POSBENCH_CACHE")
-    return Path(chosen).expanduser() if chosen else platformdirs.user_cache_path("posbench")
+    """POSBENCH_CACHE, or the user's cache folder. Raises UserError where there is neither."""
+    if chosen := os.environ.get("POSBENCH_CACHE"):
+        return surroundings.expanded(chosen)
+    found = Path()
+    with contextlib.suppress(RuntimeError):  # newer versions'; older ones name a folder called ~
+        found = platformdirs.user_cache_path("posbench")
+    if not found.is_absolute():
+        raise UserError(
+            "this user has no home folder for a cache: set POSBENCH_CACHE to a folder that can be "
+            "written"
+        )
+    return found
 
 
 def prepare(source: Source, tokenizer: Tokenizer, cache: Path | None = None) -> Corpus:

@@ -14,6 +14,7 @@ import dataclasses
 import itertools
 import os
 import signal
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -213,7 +214,7 @@ def joined() -> Iterator[None]:
     if torchrun.processes() == 1:
         yield
         return
-    store, rank, size = next(rendezvous("env://"))
+    store, rank, size = _met()
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     named = PrefixStore(f"posbench {next(_joins)}", store)
     dist.init_process_group(backend, store=named, rank=rank, world_size=size)
@@ -222,6 +223,24 @@ def joined() -> Iterator[None]:
     _world = World(rank, size, local_rank, local_size, named)
     yield
     dist.destroy_process_group()  # after a failure others may be waiting: they see this one end
+
+
+def _met() -> tuple[Any, int, int]:
+    """Where the processes meet. Raises UserError where the others do not come."""
+    size, where = torchrun.processes(), "{MASTER_ADDR}:{MASTER_PORT}".format(**os.environ)
+    if "TORCHELASTIC_RUN_ID" not in os.environ and torchrun.rank() == 0:
+        print(
+            f"RANK and WORLD_SIZE are set: waiting at {where} for all {size} processes; for one "
+            "process, unset RANK",
+            file=sys.stderr,
+        )
+    try:
+        return next(rendezvous("env://"))
+    except RuntimeError as error:
+        raise UserError(
+            f"the {size} processes of RANK and WORLD_SIZE did not all come to {where} "
+            f"({one_line(error)[:200]}); start with torchrun, or unset RANK"
+        ) from error
 
 
 @contextmanager

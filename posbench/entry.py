@@ -8,7 +8,7 @@ from collections.abc import Callable
 import hydra
 from omegaconf import DictConfig
 
-from posbench import sweep
+from posbench import surroundings, sweep
 from posbench.errors import Parted, SweepFailed, UserError
 from posbench.explain import complain, is_users, one_line
 from posbench.launcher import in_multirun
@@ -32,6 +32,7 @@ def command(
             sweep.current = sweep.Sweep(habits or Habits())
 
             def guarded(node: DictConfig) -> None:
+                surroundings.substitute()  # in a worker of a launcher's too
                 sweep.note_job()
                 try:
                     task(node)

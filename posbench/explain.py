@@ -6,6 +6,7 @@ import difflib
 import errno
 import re
 import sys
+import traceback
 from collections.abc import Iterable, Sequence
 
 from hydra.errors import HydraException, MissingConfigException
@@ -59,7 +60,18 @@ def _first_to_say() -> bool:
 def is_users(error: BaseException) -> bool:
     """Whether an error is about what was asked, so that a traceback would not help."""
     kinds = (UserError, HydraException, OmegaConfBaseException, OSError)
-    return isinstance(error, kinds) or is_out_of_memory(error)
+    return isinstance(error, kinds) or is_out_of_memory(error) or _unimportable(error) is not None
+
+
+def _unimportable(error: BaseException) -> str | None:
+    """The library in whose import this was raised, as for a variable that it cannot read."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    modules = _modules(error)
+    ours = [n for n, module in enumerate(modules) if module.partition(".")[0] == "posbench"]
+    after = ours[-1] + 1 if ours else len(frames)
+    if after < len(frames) and frames[after].f_code.co_name == "<module>":
+        return modules[after].partition(".")[0]
+    return None
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -89,10 +101,28 @@ def one_line(error: BaseException) -> str:
         return _with_cause(error)
     if is_out_of_memory(error) and not isinstance(error, UserError):
         return f"out of memory ({' '.join(str(error).split())}); lower the sizes"
-    if isinstance(error, OSError) and error.filename:
+    if (library := _unimportable(error)) is not None:
+        said = " ".join(str(error).split())
+        return (
+            f"{library} cannot be imported ({type(error).__name__}: {said[:300]}); look at its "
+            "environment variables, its settings file, and its installation"
+        )
+    if isinstance(error, OSError) and (place := error.filename or _stream(error)):
         hint = "; make room, then repeat the command" if error.errno in FULL else ""
-        return f"{error.filename}: {error.strerror}{hint}"
+        return f"{place}: {error.strerror}{hint}"
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def _stream(error: BaseException) -> str | None:
+    """ "standard output" where it is what rich could not write to."""
+    modules = _modules(error)
+    return "standard output" if modules and modules[-1].startswith("rich.") else None
+
+
+def _modules(error: BaseException) -> list[str]:
+    """Of the frames that it went through, the innermost last."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return [str(frame.f_globals.get("__name__")) for frame, _ in frames]
 
 
 def _with_cause(error: BaseException) -> str:

@@ -46,12 +46,12 @@ def available(device: torch.device | None = None) -> int | None:
         found.append(1024 * sum(int(number) for number in kilobytes.values()))
     with contextlib.suppress(OSError, ValueError):  # no container, or "max"
         limit, used = (CGROUP / f"memory.{name}" for name in ("max", "current"))
-        found.append(max(0, int(limit.read_text()) - int(used.read_text())))
+        found.append(max(0, int(limit.read_bytes()) - int(used.read_bytes())))
     return min(found, default=None)
 
 
 def _lines(path: str, *keys: str) -> list[str]:
-    lines = Path(path).read_text().splitlines()
+    lines = Path(path).read_text(encoding="utf-8").splitlines()
     return [line.removesuffix("kB") for line in lines if line.startswith(keys)]
 
 

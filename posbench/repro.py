@@ -77,6 +77,7 @@ def replay(asked: ReproCommand, console: Console) -> Replay:
     """Raises UserError for a folder without logged rows, and for another version of its corpus."""
     folder = RunFolder(Path(asked.run))
     config = folder.typed()
+    config.tracking.to, config.tracking.wandb = "wandb", "disabled"  # nothing is tracked
     check(config)
     rows = _logged(folder, asked.repro.steps)
     steps = rows[-1]["step"]
@@ -120,7 +121,11 @@ def differences(
 ) -> dict[str, tuple[object, object]]:
     """What two provenances say differently: name -> (there, here); None where it is not said."""
     told, now = flatten(there), flatten(here)
-    names = {key: key.removeprefix("packages.") for key in now}
+    variables = sorted(key for key in {*told, *now} if key.startswith("variables."))
+    for said, found in ((there, told), (here, now)):
+        if "variables" in said:  # all that were set
+            found |= {key: found.get(key, "not set") for key in variables}
+    names = {key: key.removeprefix("packages.").removeprefix("variables.") for key in now}
     return {n: (told.get(k), now[k]) for k, n in names.items() if told.get(k) != now[k]}
 
 

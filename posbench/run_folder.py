@@ -176,7 +176,7 @@ class RunFolder:
             remove_folder(self.path)
         self.path.mkdir()
         if kept is not None:  # a run that was killed before its first checkpoint
-            (self.path / tracking.ID_FILE).write_text(kept)
+            (self.path / tracking.ID_FILE).write_text(kept, encoding="utf-8")
         write_json(self.path / "provenance.json", dict(provenance))
         write_text(self.path / "config.yaml", OmegaConf.to_yaml(dataclasses.asdict(config)))
 

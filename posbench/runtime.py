@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import gc
 import platform
 import resource
@@ -16,7 +17,7 @@ from pathlib import Path
 import torch
 
 import posbench
-from posbench import launcher
+from posbench import launcher, surroundings
 from posbench.config import DeviceConfig, RuntimeConfig
 from posbench.errors import UserError
 from posbench.explain import is_out_of_memory
@@ -84,6 +85,39 @@ def keep_freed_memory() -> None:
         set_option(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
+@functools.cache
+def require_compiler(device: torch.device) -> None:
+    """Raise UserError where torch.compile would do nothing here, or has no compiler."""
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: x + torch.compiler.is_compiling(), backend="eager")
+    if not compiled(torch.zeros(1)).item():
+        raise UserError(
+            "train.compile=true: a variable of the environment (TORCH_COMPILE_DISABLE, "
+            "TORCHDYNAMO_DISABLE) turns compilation off; unset it, or train.compile=false"
+        )
+    if device.type == "cpu":
+        from torch._inductor.cpp_builder import get_cpp_compiler
+
+        with compiling():
+            get_cpp_compiler()
+
+
+@contextlib.contextmanager
+def compiling() -> Iterator[None]:
+    """Raises UserError where PyTorch's compiler, or one that it calls, is missing or fails."""
+    try:
+        yield
+    except Exception as error:
+        of_compiler = type(error).__module__.startswith(("torch._inductor", "torch._dynamo"))
+        if not of_compiler and "C compiler" not in str(error):  # Triton's words
+            raise
+        said = str(error).strip().split("\n")[0]
+        raise UserError(
+            f"train.compile=true: no working compiler ({said[:300]}); install one (g++, gcc), "
+            "name it in CXX and CC, or train.compile=false"
+        ) from error
+
+
 def reset_peak_memory(device: torch.device) -> None:
     """Forget the high-water mark of the runs before; what the process still holds stays in it."""
     gc.collect()
@@ -94,7 +128,7 @@ def reset_peak_memory(device: torch.device) -> None:
         if (give_back := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
             give_back(0)  # what they freed and `keep_freed_memory` kept
         with contextlib.suppress(OSError):  # not Linux, or not allowed: the mark then stays
-            Path("/proc/self/clear_refs").write_text("5")
+            Path("/proc/self/clear_refs").write_bytes(b"5")
 
 
 def peak_memory(device: torch.device) -> int:
@@ -102,7 +136,7 @@ def peak_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     with contextlib.suppress(OSError):
-        for line in Path("/proc/self/status").read_text().splitlines():
+        for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
     unit = 1 if sys.platform == "darwin" else 1024
@@ -135,32 +169,43 @@ def provenance(device: torch.device, dtype: torch.dtype) -> dict[str, object]:
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "dtype": str(dtype).removeprefix("torch."),
         "threads": torch.get_num_threads(),
+        "variables": surroundings.changing(),
     }
 
 
 def _processor() -> str:
     """Its name: two that add in another order may share the rest of the provenance."""
     with contextlib.suppress(OSError):  # not Linux
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
+        for line in Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
 
 
 def commit() -> str | None:
-    """The commit of the source tree this package runs from, "+dirty" if it was changed."""
-    root = Path(posbench.__file__).parent.parent
+    """The commit of the source tree this package runs from, "+dirty" if it was changed.
+
+    None where the tree has no repository of its own, or where Git is missing or refuses.
+    """
+    root = Path(posbench.__file__).resolve().parent.parent
     if not (root / ".git").exists():
         return None
-    git = ["git", "-C", str(root)]
+    head = _git(root, "rev-parse", "HEAD")
+    changed = _git(root, "status", "--porcelain", "--untracked-files=normal")
+    if head is None or changed is None:
+        return None
+    return head.strip()[:12] + ("+dirty" if changed.strip() else "")
+
+
+def _git(root: Path, *words: str) -> str | None:
+    """What Git says of the repository in root, and of none around it."""
+    variables = surroundings.without_git() | {"GIT_CEILING_DIRECTORIES": str(root.parent)}
+    command = ["git", "-C", str(root), *words]
     try:
-        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True)
-        changed = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True)
-    except FileNotFoundError:
+        done = subprocess.run(command, capture_output=True, env=variables)
+    except OSError:  # no Git, or none that runs
         return None
-    if head.returncode:
-        return None
-    return head.stdout.strip()[:12] + ("+dirty" if changed.stdout.strip() else "")
+    return None if done.returncode else done.stdout.decode(errors="replace")
 
 
 def _version(package: str) -> str | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from posbench import build, checkpoint
+from posbench import build, checkpoint, runtime
 from posbench.attention.fused import hide_from_compilers
 from posbench.config import Config
 from posbench.distributed import ALONE, World
@@ -55,6 +56,7 @@ class Trainer:
         self.graphs = config.train.compile and config.runtime.cuda_graphs
         self.forward = model
         if config.train.compile:
+            runtime.require_compiler(device)
             hide_from_compilers()
             torch._dynamo.reset()  # what earlier jobs of the process left
             mode = "reduce-overhead" if self.graphs else "default"
@@ -91,7 +93,7 @@ class Trainer:
         for part in range(accumulate):
             batch = self.stream.batch(self.step * accumulate + part)
             weight = len(batch.fresh[self._lanes(batch)]) / len(batch.fresh)
-            with self.world.adding(self.forward, last=part == accumulate - 1):
+            with self._compiling(), self.world.adding(self.forward, last=part == accumulate - 1):
                 share = self._loss(batch) * weight / accumulate
                 (share * self.world.size).backward()  # it is the mean of processes that is taken
             total += share.detach()
@@ -106,6 +108,10 @@ class Trainer:
         self.step += 1
         now = torch.cat((self.latest.new_full((1,), self.step), self.latest))
         self.broken = torch.where(bad & (self.broken[0] == 0), now, self.broken)
+
+    def _compiling(self) -> AbstractContextManager[None]:
+        """For a pass: in the first one the model is compiled."""
+        return runtime.compiling() if self.config.train.compile else nullcontext()
 
     def read(self) -> tuple[float, float]:
         """The latest step's loss in nats and gradient norm, waited for.

@@ -26,6 +26,8 @@ def speed(node: DictConfig) -> None:
     check_speed(config)
     device = runtime.device(config.runtime)
     dtype = runtime.training_dtype(config.runtime, device)
+    if config.train.compile and "train" in config.speed.modes:
+        runtime.require_compiler(device)
     runtime.keep_freed_memory()
     threads = table.counted(runtime.set_threads(config.runtime), "thread")
     trained = str(dtype).removeprefix("torch.")

@@ -7,8 +7,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-from matplotlib import colormaps
+from matplotlib import colormaps, style
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
@@ -34,7 +33,7 @@ def write(pictures: list[Picture], name: str, folder: Path, alike: bool) -> list
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
-    with matplotlib.rc_context(STYLE):
+    with style.context(["default", STYLE]):  # whatever a user's matplotlibrc says
         drawn = {"distance": _distances(pictures, name), "matrix": _matrices(pictures, name)}
         for kind, figure in drawn.items():
             shown = kind == "matrix" or any(picture.measured for picture in pictures)

@@ -16,7 +16,7 @@ from posbench.speed.memory import watched
 
 def main() -> None:
     with contextlib.suppress(OSError):  # not Linux; otherwise, no memory left: this one first
-        Path("/proc/self/oom_score_adj").write_text("1000")
+        Path("/proc/self/oom_score_adj").write_bytes(b"1000")
     asked = json.load(sys.stdin)
     config = schemas.plain(asked["config"], schemas.SpeedCommand)
     runtime.set_threads(config.runtime)

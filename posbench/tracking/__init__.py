@@ -30,6 +30,7 @@ __all__ = [
 
 MODES = ("auto", "online", "offline", "disabled")
 TITLES = {"wandb": "W&B", "tensorboard": "TensorBoard", "trackio": "trackio"}
+FORBIDDEN, LONGEST = frozenset("/\\#?%:"), 128  # in a project's name; W&B refuses it at a sync
 EXTRAS = {"tensorboard": "tensorboardX", "trackio": "trackio"}  # what each imports
 
 
@@ -74,6 +75,15 @@ def check(config: TrackingConfig) -> None:
         raise UserError(f"tracking.to={config.to}: choose one of {', '.join(TITLES)}")
     if config.wandb not in MODES:
         raise UserError(f"tracking.wandb={config.wandb}: choose one of {', '.join(MODES)}")
+    project = config.project
+    named = config.to != "tensorboard" and wanted(config)
+    usable = 1 <= len(project) <= LONGEST and project.strip() and not FORBIDDEN & {*project}
+    if named and not usable:
+        raise UserError(
+            f"tracking.project={project[:LONGEST]!r} ({len(project)} characters): "
+            f"{TITLES[config.to]} takes 1 to {LONGEST} characters, none of them "
+            f"{' '.join(sorted(FORBIDDEN))}"
+        )
     if config.to == "wandb":
         return
     if config.wandb != "disabled":
@@ -88,4 +98,4 @@ def check(config: TrackingConfig) -> None:
 def saved_id(folder: Path) -> str | None:
     """The id of the run that start() opened in folder, if there was one."""
     path = folder / ID_FILE
-    return path.read_text().strip() if path.exists() else None
+    return path.read_text(encoding="utf-8").strip() if path.exists() else None

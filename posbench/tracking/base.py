@@ -51,4 +51,4 @@ class Job:
 
     def remember(self) -> None:
         """Keep the id in the run's folder, for whoever goes on with the run."""
-        (self.folder / ID_FILE).write_text(f"{self.id}\n")
+        (self.folder / ID_FILE).write_text(f"{self.id}\n", encoding="utf-8")

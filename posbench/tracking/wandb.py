@@ -26,7 +26,13 @@ if TYPE_CHECKING:  # at run time inside the functions: the import takes a second
     from wandb import Settings
     from wandb.sdk.wandb_run import Run
 
-TAG = 64  # characters of a tag, at most
+NAME, TAG = 128, 64  # characters, at most
+
+# They say which run it is, and inside a sweep of W&B's they win over what is given to it.
+NAMING = [
+    *("PROJECT", "RUN_ID", "NAME", "RUN_GROUP", "TAGS", "DIR", "RESUME", "RESUME_FROM"),
+    *("FORK_FROM", "SWEEP_ID", "SWEEP_PARAM_PATH", "CONFIG_PATHS"),
+]
 
 # A curve and a config are all that is mirrored: no console, code, git, host or hardware.
 SETTINGS: dict[str, Any] = {
@@ -115,6 +121,7 @@ class WandB:
 
 def opened(job: Job) -> Tracker:
     """The job's W&B run, begun or gone on with; its files go to <folder>/wandb."""
+    _forget_names()
     with _interpreter_kept():
         mode = _chosen(job.wandb)
         if mode == "disabled":
@@ -123,6 +130,15 @@ def opened(job: Job) -> Tracker:
         run = _open("offline", job) if mode == "offline" else _online(mode, job)
         _remove_superseded(job, Path(run.dir).parent)
         return WandB(run)
+
+
+def _forget_names() -> None:
+    """A run is what its folder says; variables that would make it another are told of, once."""
+    found = [name for each in NAMING if (name := f"WANDB_{each}") in os.environ]
+    if found:
+        log.warning("W&B: %s not used; tracking.project and run.* name a run", ", ".join(found))
+    for name in found:
+        del os.environ[name]
 
 
 def _chosen(mode: str) -> str:
@@ -154,9 +170,9 @@ def _open(mode: Literal["online", "offline"], job: Job) -> Run:
     try:
         return wandb.init(
             project=job.project,
-            name=job.name,
-            group=job.group,
-            tags=[tag[:TAG] for tag in job.tags],
+            name=job.name[:NAME],
+            group=job.group[:NAME],
+            tags=[*dict.fromkeys(tag[:TAG] for tag in job.tags if tag)],
             config=job.settings,
             id=job.id,
             dir=str(job.folder.absolute()),
