@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -108,11 +108,6 @@ def prepare(
         ) from error
     assert found is not None, f"{entry} was written and cannot be read"
     return found
-
-
-def told(remarks: Mapping[str, int]) -> str:
-    """How much of each kind of a corpus takes no part, or part twice."""
-    return ", ".join(f"{kind}: {count:,}" for kind, count in remarks.items())
 
 
 def _key(source: Source, tokenizer: Tokenizer) -> str:

@@ -26,9 +26,10 @@ from posbench import (
     tuning,
 )
 from posbench.config import Config, EvalConfig
-from posbench.corpus import Corpus, told
+from posbench.corpus import Corpus
 from posbench.distributed import ALONE, World
 from posbench.errors import UserError
+from posbench.explain import counts
 from posbench.files import read_rows, write_json
 from posbench.fit import fit
 from posbench.model import Transformer
@@ -81,7 +82,7 @@ def run(config: Config, console: Console) -> RunFolder:
                 trainer = make_trainer(config, corpus, device, dtype, world)
             remarks = _remarks(corpus, config)
             if remarks:
-                shown.tell(f"corpus {corpus.name}: {told(remarks)}")
+                shown.tell(f"corpus {corpus.name}: {counts(remarks)}")
             origin = runtime.provenance(device, dtype) | {"corpus_hash": corpus.hash}
             origin |= {"corpus_remarks": remarks, "processes": world.size}
             origin["tuning"] = None if tuned is None else dataclasses.asdict(tuned)
