@@ -197,9 +197,10 @@ def model(config: Config, vocabulary: int) -> models.Transformer:
         raise UserError(str(error)) from error
 
 
-def corpus(config: Config) -> Corpus:
-    """The tokenized corpus, from the cache or made now. Raises UserError."""
-    return corpora.prepare(_make(config.corpus, "corpus"), _make(config.tokenizer, "tokenizer"))
+def corpus(config: Config, say: Callable[[str], None] = lambda what: None) -> Corpus:
+    """The tokenized corpus, from the cache or made now, which `say` is told. Raises UserError."""
+    source, tokenizer = _make(config.corpus, "corpus"), _make(config.tokenizer, "tokenizer")
+    return corpora.prepare(source, tokenizer, say=say)
 
 
 def _make(settings: dict[str, Any], group: str) -> Any:

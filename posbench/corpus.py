@@ -2,7 +2,8 @@
 
 A cache entry is a folder named after what determines it: the tokens of each split, document
 after document, each BOS first; an index of the documents; the tokenizer; and a meta.json with
-the sha256 of all of these. V vocabulary, B lanes of a batch, T tokens of a segment.
+the sha256 of all of these, and what is to be said of the source. V vocabulary, B lanes of a
+batch, T tokens of a segment.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,10 @@ from posbench import surroundings
 from posbench.errors import UserError
 from posbench.files import sync
 from posbench.sources import SPLITS, Document, Source
+from posbench.sources.base import copies
 from posbench.tokenizer import Tokenizer
 
-FORMAT = 1  # of a cache entry; part of its key
+FORMAT = 2  # of a cache entry; part of its key
 CHUNK = 4_000_000  # characters tokenized at a time
 
 Tokens = NDArray[np.uint16] | NDArray[np.uint32]
@@ -45,6 +47,7 @@ class Corpus:
     names: dict[str, list[str]]  # split -> names of the documents
     ends: dict[str, NDArray[np.int64]]  # split -> end of each document in `tokens`
     has_words: bool = False  # whether spaces part words, so that a perplexity of words makes sense
+    remarks: dict[str, int] = field(default_factory=dict)  # what was left out or is there twice
 
     @property
     def vocabulary(self) -> int:
@@ -63,7 +66,7 @@ class Corpus:
     def words(self, split: str) -> list[NDArray[np.int64]] | None:
         """How many words begin in each token of each document; None where there are no words.
 
-        A word is what `bytes.split` makes one: a run without white space of ASCII.
+        A word is what `str.split` makes one: a run without white space of Unicode.
         """
         if not self.has_words:
             return None
@@ -85,11 +88,17 @@ def cache_root() -> Path:
     return found
 
 
-def prepare(source: Source, tokenizer: Tokenizer, cache: Path | None = None) -> Corpus:
+def prepare(
+    source: Source,
+    tokenizer: Tokenizer,
+    cache: Path | None = None,
+    say: Callable[[str], None] = lambda what: None,
+) -> Corpus:
     """The corpus of a source, from the cache or made and kept there.
 
     A tokenizer that is not trained is trained on the training split; Corpus.tokenizer is it.
-    Raises UserError for a source without text and a cache that cannot be written.
+    `say` is told what takes long. Raises UserError for a source without text or that changes
+    meanwhile, and a cache that cannot be written.
     """
     root = cache or cache_root()
     entry = root / "corpora" / _key(source, tokenizer)
@@ -101,7 +110,7 @@ def prepare(source: Source, tokenizer: Tokenizer, cache: Path | None = None) -> 
         with FileLock(f"{entry}.lock"):
             found = _open(entry, source, type(tokenizer))  # another process was first
             if found is None:
-                _make(entry, source, tokenizer)
+                _make(entry, source, tokenizer, say)
                 found = _open(entry, source, type(tokenizer))
     except OSError as error:
         raise UserError(
@@ -120,13 +129,15 @@ def _digest(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _make(entry: Path, source: Source, tokenizer: Tokenizer) -> None:
+def _make(entry: Path, source: Source, tokenizer: Tokenizer, say: Callable[[str], None]) -> None:
     """Write beside, then rename: an entry is whole or not there. Needs the lock."""
     part = entry.with_suffix(".part")
     shutil.rmtree(part, ignore_errors=True)  # of a process that was killed
     part.mkdir()
     try:
-        _write(part, source, tokenizer)
+        _write(part, source, tokenizer, say)
+        if _key(source, tokenizer) != entry.name:
+            raise UserError(f"corpus {source.name}: it changed while it was read; start again")
         shutil.rmtree(entry, ignore_errors=True)
         os.rename(part, entry)
         sync(entry.parent)
@@ -134,21 +145,26 @@ def _make(entry: Path, source: Source, tokenizer: Tokenizer) -> None:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _write(folder: Path, source: Source, tokenizer: Tokenizer) -> None:
+def _write(folder: Path, source: Source, tokenizer: Tokenizer, say: Callable[[str], None]) -> None:
     documents = source.load()
+    left_out = dict(getattr(source, "left_out", {}))
+    remarks = {kind: n for kind, n in (left_out | copies(documents)).items() if n}
     for split in SPLITS:
         if not documents[split]:
             raise UserError(f"corpus {source.name}: there is no text in its {split} split")
+    size = {split: sum(len(document.text) for document in documents[split]) for split in SPLITS}
     if not tokenizer.trained:
+        say(f"the tokenizer is trained on {size['train']:,} characters")
         tokenizer = tokenizer.train(document.text for document in documents["train"])
     dtype = np.dtype(np.uint16 if tokenizer.vocabulary <= 2**16 else np.uint32)
+    say(f"{sum(size.values()):,} characters become tokens")
     tokenizer.save(folder / "tokenizer.json")
     index = {
         split: _write_split(folder, split, documents[split], tokenizer, dtype) for split in SPLITS
     }
     (folder / "documents.json").write_text(json.dumps(index), encoding="utf-8")
     files = {path.name: _file_digest(path) for path in sorted(folder.iterdir())}
-    meta = {"format": FORMAT, "dtype": dtype.name, "files": files}
+    meta = {"format": FORMAT, "dtype": dtype.name, "files": files, "remarks": remarks}
     (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
     for path in (*folder.iterdir(), folder):
         sync(path)
@@ -197,6 +213,7 @@ def _open(entry: Path, source: Source, kind: type[Tokenizer]) -> Corpus | None:
             names={s: index[s]["names"] for s in SPLITS},
             ends={s: np.array(index[s]["ends"], dtype=np.int64) for s in SPLITS},
             has_words=has_words,
+            remarks=dict(meta["remarks"]),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -7,7 +7,7 @@ import errno
 import re
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf.errors import OmegaConfBaseException
@@ -55,6 +55,11 @@ def _first_to_say() -> bool:
     from posbench import distributed  # takes torch's seconds
 
     return distributed.first_to_say()
+
+
+def counts(remarks: Mapping[str, int]) -> str:
+    """How much of each kind, in one line."""
+    return ", ".join(f"{kind}: {count:,}" for kind, count in remarks.items())
 
 
 def is_users(error: BaseException) -> bool:

@@ -223,6 +223,13 @@ def check(config: EvalConfig, documents: Documents) -> None:
         PROTOCOLS[name](config).windows(documents, max(config.lengths))
 
 
+def left_out(config: EvalConfig, documents: Documents) -> dict[str, int]:
+    """How many documents every protocol passes over, by kind."""
+    needed = max(config.lengths) + 1
+    short = sum(len(document) < needed for document in documents)
+    return {f"test documents under {needed:,} tokens not scored": short}
+
+
 def _too_short(documents: Documents, longest: int) -> UserError:
     tokens = max((len(document) for document in documents), default=0)
     return UserError(

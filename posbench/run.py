@@ -29,13 +29,14 @@ from posbench.config import Config, EvalConfig
 from posbench.corpus import Corpus
 from posbench.distributed import ALONE, World
 from posbench.errors import UserError
+from posbench.explain import counts
 from posbench.files import read_rows, write_json
 from posbench.fit import fit
 from posbench.model import Transformer
 from posbench.progress import Display, display
 from posbench.results import Result
 from posbench.run_folder import RunFolder
-from posbench.segments import Segments
+from posbench.segments import Segments, left_out
 from posbench.speed.share import matmul_share
 from posbench.tracking import mirror
 from posbench.trainer import Trainer
@@ -75,13 +76,16 @@ def run(config: Config, console: Console) -> RunFolder:
     with display(console, name, config.train.steps) as shown:
         shown.say("corpus")
         with world.together():
-            corpus = build.corpus(config)
+            corpus = build.corpus(config, lambda what: shown.say(f"corpus: {what}"))
             check_evaluation(config.eval, corpus)
             model = f"width {config.model.width}, {config.model.layers} layers"
             with runtime.memory_for(f"the model, {model}", "try a smaller one"):
                 trainer = make_trainer(config, corpus, device, dtype, world)
+            remarks = _remarks(corpus, config)
+            if remarks:
+                shown.tell(f"corpus {corpus.name}: {counts(remarks)}")
             origin = runtime.provenance(device, dtype) | {"corpus_hash": corpus.hash}
-            origin |= {"processes": world.size}
+            origin |= {"corpus_remarks": remarks, "processes": world.size}
             origin["tuning"] = None if tuned is None else dataclasses.asdict(tuned)
         opened = world.within(lambda: folder.opened(config, origin))
         with opened, world.within(folder.recording), world.noticing():
@@ -223,6 +227,13 @@ def _run(
         code = 0
     finally:
         tracker.finish(code)
+
+
+def _remarks(corpus: Corpus, config: Config) -> dict[str, int]:
+    """What of the corpus takes no part, or part twice: how much of each kind."""
+    counted = corpus.remarks | left_out(corpus.documents("train"), config.train.length)
+    counted |= protocols.left_out(config.eval, corpus.documents("test"))
+    return {kind: count for kind, count in counted.items() if count}
 
 
 def check_evaluation(config: EvalConfig, corpus: Corpus) -> None:

@@ -103,3 +103,18 @@ class Segments:
         counts = (sizes - 1 - offsets) // self.length
         starts = np.cumsum(counts) - counts
         return Epoch(documents, offsets, starts, int(counts.sum()) // self.batch_size)
+
+
+def left_out(documents: Sequence[NDArray[Any]], length: int) -> dict[str, int]:
+    """How much of the documents is in no segment, by kind; less than a hundredth in tails is none.
+
+    A tail is what a document's last whole segment leaves.
+    """
+    sizes = np.array([len(document) for document in documents if len(document) > length])
+    tails, total = int(((sizes - 1) % length).sum()), sum(map(len, documents))
+    counted = {
+        f"training documents under {length + 1:,} tokens left out": len(documents) - len(sizes)
+    }
+    if tails * 100 > total:
+        counted[f"tokens in tails of training documents left out (of {total:,})"] = tails
+    return counted

@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -25,7 +26,8 @@ from posbench.errors import UserError
 
 BYTES = 256
 LARGEST = 2**24  # vocabulary
-LONG = 1_000_000  # characters; a longer text is encoded in pieces, to bound memory
+LONG = 1_000_000  # characters; a longer text is taken in pieces, to bound memory
+WORD = 1536  # bytes; merges in a longer run of letters, or of spaces, would take their square
 
 
 class Tokenizer(ABC):
@@ -71,20 +73,16 @@ class Tokenizer(ABC):
         return np.array([len(piece) for piece in self._pieces], dtype=np.int64)
 
     def words(self, ids: NDArray[Any]) -> NDArray[np.int64]:
-        """How many words begin in each token [N]: bytes that are no white space, after one."""
-        inside, opens, closes = self._edges
-        after_space = np.concatenate(([True], closes[ids[:-1]]))
-        return inside[ids] + (opens[ids] & after_space)
+        """How many words begin in each token [N] of a document: those of `str.split`.
 
-    @cached_property
-    def _edges(self) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
-        """Of each token [V]: words that begin past its first byte, whether it begins with a byte
-        of a word, and whether a word can begin right after it."""
-        words = [len(piece.split()) for piece in self._pieces]
-        opens = [bool(piece) and not piece[:1].isspace() for piece in self._pieces]
-        closes = [not piece or piece[-1:].isspace() for piece in self._pieces]
-        inside = np.array(words) - np.array(opens)
-        return inside.astype(np.int64), np.array(opens), np.array(closes)
+        A word begins in the token that holds the first byte of its first character.
+        """
+        text = b"".join(self._pieces[i] for i in ids)
+        ends = np.cumsum(self.byte_lengths()[ids])
+        first = [] if _SPACES.match(text) else [0]
+        begins = np.array(first + [space.end() for space in _SPACES.finditer(text)], dtype=int)
+        holders = np.searchsorted(ends, begins[begins < len(text)], side="right")
+        return np.bincount(holders, minlength=len(ids))
 
     @property
     def bos(self) -> int:
@@ -154,14 +152,16 @@ class BPE(Tokenizer):
 
     def train(self, texts: Iterable[str]) -> BPE:
         """A new BPE with the most frequent merges of these texts; the same for the same texts."""
+        texts = list(texts)
         model = tokenizers.Tokenizer(models.BPE())
-        model.pre_tokenizer = _splitter()
+        model.pre_tokenizer = _splitter(any(map(_has_long_run, texts)))
         trainer = trainers.BpeTrainer(
             vocab_size=self.vocabulary - 1,
             initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
             show_progress=False,
         )
-        model.train_from_iterator(texts, trainer)
+        pieces = (piece for text in texts for piece in _cut(text))
+        _interruptible(lambda: model.train_from_iterator(pieces, trainer))
         vocabulary = model.get_vocab(with_added_tokens=False)
         merges = json.loads(model.to_str())["model"]["merges"]
         tokens = sorted(vocabulary, key=vocabulary.__getitem__)
@@ -187,24 +187,67 @@ class BPE(Tokenizer):
         return [bytes(byte_of[c] for c in token) for token in self._tokens] + [b""]
 
     def encode(self, text: str) -> list[int]:
-        return [i for piece in _cut(text) for i in self._model.encode_batch_fast([piece])[0].ids]
+        model = self._cutting if _has_long_run(text) else self._model
+        return [i for piece in _cut(text) for i in model.encode_batch_fast([piece])[0].ids]
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
-        """`encode` of each text, on all cores but for texts longer than LONG."""
-        short = iter(self._model.encode_batch_fast([t for t in texts if len(t) <= LONG]))
-        return [next(short).ids if len(t) <= LONG else self.encode(t) for t in texts]
+        """`encode` of each text, on all cores but for texts that are long or have a long run."""
+        at_once = [len(text) <= LONG and not _has_long_run(text) for text in texts]
+        short = [text for text, fits in zip(texts, at_once, strict=True) if fits]
+        done = iter(self._model.encode_batch_fast(short))
+        return [
+            next(done).ids if fits else self.encode(text)
+            for text, fits in zip(texts, at_once, strict=True)
+        ]
 
     @cached_property
     def _model(self) -> tokenizers.Tokenizer:
+        return self._with(_splitter(cutting=False))
+
+    @cached_property
+    def _cutting(self) -> tokenizers.Tokenizer:
+        """The same tokens, but that no word is longer than WORD; slower where none is."""
+        return self._with(_splitter(cutting=True))
+
+    def _with(self, splitter: pre_tokenizers.PreTokenizer) -> tokenizers.Tokenizer:
         assert self.trained, "train the tokenizer first"
         vocabulary = {token: i for i, token in enumerate(self._tokens)}
         model = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=self._merges))
-        model.pre_tokenizer = _splitter()
+        model.pre_tokenizer = splitter
         return model
 
 
-def _splitter() -> pre_tokenizers.PreTokenizer:
-    return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+def _splitter(cutting: bool) -> pre_tokenizers.PreTokenizer:
+    """Into words of letters, digits, others or spaces; `cutting` those longer than WORD bytes."""
+    words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    if not cutting:
+        return words
+    parts = tokenizers.Regex(f"[\\s\\S]{{1,{WORD}}}")
+    return pre_tokenizers.Sequence([words, pre_tokenizers.Split(parts, "isolated")])
+
+
+def _has_long_run(text: str) -> bool:
+    """Whether a word may have more than WORD bytes, of at most four to a character."""
+    size = WORD // 8  # such a word has a whole one of these pieces in it
+    pieces = (text[start : start + size] for start in range(0, len(text) - size + 1, size))
+    return any(piece.split(None, 1) in ([], [piece]) for piece in pieces)
+
+
+def _interruptible(work: Callable[[], object]) -> None:
+    """Do long work of a library that does not look for Ctrl-C, which this thread still does."""
+    raised: list[BaseException] = []
+
+    def attempt() -> None:
+        try:
+            work()
+        except BaseException as error:
+            raised.append(error)
+
+    worker = threading.Thread(target=attempt, daemon=True)
+    worker.start()
+    worker.join()
+    if raised:
+        raise raised[0]
 
 
 def _byte_of_character() -> dict[str, int]:
@@ -217,16 +260,18 @@ def _byte_of_character() -> dict[str, int]:
 def _cut(text: str) -> Iterator[str]:
     """Pieces of about LONG characters, cut where it cannot change the tokens.
 
-    Before a line break with a non-blank after it: the splitter makes that a word of its own.
+    Before a white space with a letter or the like after it: the splitter begins a word there.
+    Where there is none for another LONG characters, anywhere.
     """
     start = 0
     while len(text) - start > LONG:
-        break_ = _LINE_BREAK.search(text, start + LONG)
-        if break_ is None:
-            break
-        yield text[start : break_.start()]
-        start = break_.start()
+        found = _BREAK.search(text, start + LONG, start + 2 * LONG)
+        end = found.start() if found else min(start + 2 * LONG, len(text))
+        yield text[start:end]
+        start = end
     yield text[start:]
 
 
-_LINE_BREAK = re.compile(r"\n(?=\S)")
+_BREAK = re.compile(r"[^\S\x1c-\x1f](?=\S)")  # for the splitter those four are no white space
+_SPACE = "|".join(re.escape(chr(c)) for c in range(0x10000) if chr(c).isspace())
+_SPACES = re.compile(f"(?:{_SPACE})+".encode())

@@ -37,7 +37,12 @@ def tune(config: TuneCommand, console: Console) -> Record:
     runtime.set_threads(config.runtime)
     runtime.limit_memory(config.runtime, device)
     values, learns = tuning.points(config), build.learns(config)
-    corpus = build.corpus(config)
+    corpus = build.corpus(
+        config,
+        lambda what: console.print(
+            f"{config.run.name}  corpus: {what}", highlight=False, markup=False
+        ),
+    )
     judged = _judged(config)
     protocols.check(judged, corpus.documents("validation"))
     with _alone(tuning.path(config)) as place:

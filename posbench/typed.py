@@ -19,6 +19,9 @@ def is_a(value: object, wanted: Any) -> bool:
     if typing.get_origin(wanted) is list:
         (each,) = typing.get_args(wanted)
         return isinstance(value, list) and all(is_a(part, each) for part in value)
+    if typing.get_origin(wanted) is dict:
+        _, each = typing.get_args(wanted)
+        return isinstance(value, dict) and all(is_a(part, each) for part in value.values())
     kinds = typing.get_args(wanted) or (wanted,)
     if isinstance(value, bool):
         return False

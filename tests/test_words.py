@@ -1,36 +1,47 @@
-"""Words that begin in a token: what `bytes.split` makes of the text, wherever tokens are cut."""
+"""Words that begin in a token: what `str.split` makes of the text, wherever tokens are cut."""
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from posbench.corpus import prepare
 from posbench.sources import Files
 from posbench.tokenizer import BPE, Bytes, Tokenizer
 from tests.toy import WORDS, write_text
 
+SPACES = [chr(code) for code in range(0x10000) if chr(code).isspace()]
+TRAINED: list[Tokenizer] = [
+    Bytes(),
+    BPE(400).train([" ".join(WORDS) * 20, "".join(f"{s}{s}a{s}国" for s in SPACES) * 9]),
+]
+PIECES = [*SPACES, "a", "the ", "é", "国", "\u200b", "\ufeff", "\u0300", "😀", "'s", "\x00"]
 
-@pytest.mark.parametrize("make", [Bytes, lambda: BPE(300)], ids=["bytes", "bpe"])
-def test_the_words_of_a_text_are_those_of_split(make: type[Tokenizer]) -> None:
-    tokenizer = make()
-    if not tokenizer.trained:
-        tokenizer = tokenizer.train([" ".join(WORDS) * 20])
-    generator = random.Random(0)
-    for _ in range(50):
-        text = "".join(
-            generator.choice(["a", "the ", " of", "\n", "\t\t", "é", "国", "  "])
-            for _ in range(60)
-        )
-        ids = np.array([tokenizer.bos, *tokenizer.encode(text)])
-        counts = tokenizer.words(ids)
-        assert counts[0] == 0
-        assert counts.sum() == len(text.encode().split())
-        cut = generator.randrange(1, len(ids))  # what comes later changes nothing before
-        np.testing.assert_array_equal(tokenizer.words(ids[:cut]), counts[:cut])
+
+@pytest.mark.parametrize("tokenizer", TRAINED, ids=["bytes", "bpe"])
+@given(parts=st.lists(st.sampled_from(PIECES) | st.characters(codec="utf-8"), max_size=40))
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=200)
+def test_the_words_of_a_text_are_those_of_split(tokenizer: Tokenizer, parts: list[str]) -> None:
+    text = "".join(parts)
+    ids = np.array([tokenizer.bos, *tokenizer.encode(text)])
+    counts = tokenizer.words(ids)
+    assert counts.shape == ids.shape
+    assert counts[0] == 0
+    assert counts.sum() == len(text.split())
+    head = len(tokenizer.encode(text[: len(text) // 2]))
+    if tokenizer.decode(ids[: head + 1]) == text[: len(text) // 2]:
+        np.testing.assert_array_equal(tokenizer.words(ids[: head + 1]), counts[: head + 1])
+
+
+def test_half_of_the_spaces_may_be_unbreakable() -> None:
+    """French as it is typeset: a word begins where the reader sees one."""
+    text = "Qui\u00a0parle\u202f? Le\u2009roi\u3000dit\u0085non\u2028ici" * 3
+    for tokenizer in TRAINED:
+        assert tokenizer.words(np.array(tokenizer.encode(text))).sum() == len(text.split()) == 22
 
 
 def test_a_corpus_without_words_has_none(tmp_path: Path) -> None:

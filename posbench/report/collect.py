@@ -20,7 +20,9 @@ COUNTS = ("vocabulary", "parameters", "positional_parameters", "tokens_trained")
 RATES = ("train_tokens_per_second", "train_peak_memory")
 SUMMARY = {"corpus": str} | dict.fromkeys(COUNTS, int) | dict.fromkeys(RATES, float)
 TOLD = ("commit", "device", "dtype", "corpus_hash")
-PROVENANCE = {"tuning": dict | None} | dict.fromkeys(TOLD, str | None)
+PROVENANCE = {"tuning": dict | None, "corpus_remarks": dict[str, int]} | dict.fromkeys(
+    TOLD, str | None
+)
 TUNING = {"trials": int, "budget": dict, "chosen": dict, "untuned": dict}
 
 

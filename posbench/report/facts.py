@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from posbench.explain import counts
 from posbench.report.collect import Run
 from posbench.report.comparison import Row
 from posbench.report.groups import Group
@@ -42,6 +43,9 @@ def setting(group: Group) -> dict[str, str]:
         told["corpus"] = str(summary.get("corpus"))
         told["tokenizer"] += f", vocabulary {summary.get('vocabulary', 0):,}"
         told["trained"] = f"on {summary.get('tokens_trained', 0):,} tokens {told['trained']}"
+    remarks = [run.provenance.get("corpus_remarks", {}) for run in group.runs]
+    if said := counts({kind: count for each in remarks for kind, count in each.items()}):
+        told["corpus"] += f" ({said})"
     told["learning rates"] = _tuning(group.runs)
     return told
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,9 +48,11 @@ class Hub:
         self.limit = limit
         self.words = words
         self.name = name
+        self.left_out: Counter[str] = Counter()
 
     def identity(self) -> dict[str, Any]:
-        chosen = {key: value for key, value in vars(self).items() if key not in ("name", "words")}
+        other = ("name", "words", "left_out")
+        chosen = {key: value for key, value in vars(self).items() if key not in other}
         folder = Path(self.path)
         files = {
             p.relative_to(folder).as_posix(): p for p in sorted(folder.rglob("*")) if p.is_file()
@@ -57,6 +60,7 @@ class Hub:
         return {"kind": type(self).__name__, **chosen, "files": fingerprint(files)}
 
     def load(self) -> dict[str, list[Document]]:
+        self.left_out.clear()
         loaded = self._load()
         chosen = self.splits or (OWN if set(SPLITS) <= set(loaded) else {"train": "train"})
         if set(chosen) == {"train"}:
@@ -78,11 +82,12 @@ class Hub:
                 f"it has {', '.join(rows.column_names)}"
             )
         texts = rows.select_columns([self.text_field])[: self.limit][self.text_field]
-        if not all(isinstance(text, str) for text in texts):
+        if not all(text is None or isinstance(text, str) for text in texts):
             raise self._error(f"column corpus.text_field={self.text_field} is not all text")
-        return [
-            document for document in self.documents(split_name, texts) if document.text.strip()
-        ]
+        found = list(self.documents(split_name, [text or "" for text in texts]))
+        kept = [document for document in found if document.text.strip()]
+        self.left_out["documents without text left out"] += len(found) - len(kept)
+        return kept
 
     def _load(self) -> Mapping[str, Any]:
         import datasets  # type: ignore[import-untyped]  # two seconds: only if not in the cache
