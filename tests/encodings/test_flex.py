@@ -197,8 +197,6 @@ def test_decays_are_exact_far_from_the_start() -> None:
     weights = torch.softmax(step * torch.arange(7, -1, -1, dtype=torch.float64), 0)
     limit = relative(torch.float32, 64)
     torch.testing.assert_close(out[0, 0, -1].double(), weights, rtol=limit, atol=0)
-        out[0, 0, -1].double(), weights, rtol=relative(torch.float32, 64), atol=0
-    )
 
 
 # Block masks
