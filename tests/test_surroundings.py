@@ -341,7 +341,8 @@ def test_a_matplotlibrc_changes_no_figure(tmp_path: Path) -> None:
     run = write_run(tmp_path / "runs", "alibi", 1, lambda length: 3.5 + length / 1e4)
     odd: Any = {"text.usetex": True, "font.size": 30, "savefig.bbox": "tight", "figure.dpi": 33}
     found = []
-    for settings in (dict[str, Any](), odd):
+    none: Any = {}
+    for settings in (none, odd):
         folder = tmp_path / str(len(settings))
         with matplotlib.rc_context(settings):
             words = [f"runs=[{run}]", f"folder={folder}", "report.formats=[]"]
