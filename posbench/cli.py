@@ -27,8 +27,6 @@ COMMANDS = {
     "published": "result tables of papers, to compare with: posbench published name=press2022",
     "encodings": "the encodings and the cells of the attention each one fills",
 }
-TAKES_RUN = ("eval", "repro")  # a word without a key is a run folder
-TAKES_RUNS = ("report", "claims")  # such words are run folders or globs
 SHARED = ("train", "eval")  # with the processes that torchrun starts
 COMPLETION = ("-sc", "--shell-completion")
 
@@ -60,16 +58,11 @@ def run(arguments: list[str]) -> int:
     if command not in COMMANDS:
         close = difflib.get_close_matches(command, COMMANDS, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
+        if command.startswith("-"):
+            hint = "; the command comes before any flag"
         return _refuse(f"{command}: no such command{hint} ({', '.join(COMMANDS)})")
     if torchrun.processes() > 1 and command not in SHARED:
         return _refuse(f"{command} is for one process: run it without torchrun")
-    if command in TAKES_RUNS:
-        rest = with_runs(rest)
-    elif command in TAKES_RUN:
-        runs, rest = apart(rest)
-        if len(runs) > 1:
-            return _refuse(f"{command} takes one run folder: {', '.join(runs)}")
-        rest += [f"run={quoted(run)}" for run in runs]
     return _dispatch(command, rest)
 
 
@@ -92,27 +85,6 @@ def usage() -> str:
     )
 
 
-def with_runs(words: list[str]) -> list[str]:
-    """Words that name runs as runs=[...], after the rest."""
-    runs, rest = apart(words)
-    return [*rest, f"runs=[{','.join(map(quoted, runs))}]"] if runs else rest
-
-
-def quoted(run: str) -> str:
-    """A path as a value in Hydra's grammar."""
-    return "'" + run.replace("'", "\\'") + "'"
-
-
-def apart(words: list[str]) -> tuple[list[str], list[str]]:
-    """Words that are neither a flag, nor a flag's value, nor an override; and the rest."""
-    runs: list[str] = []
-    rest: list[str] = []
-    for word, before in zip(words, ["", *words], strict=False):
-        is_run = "=" not in word and not word.startswith(("-", "~")) and not before.startswith("-")
-        (runs if is_run else rest).append(word)
-    return runs, rest
-
-
 def _dispatch(command: str, rest: list[str]) -> int:
     """Run one command under Hydra; a user's mistake is one line, a defect a traceback."""
     if torchrun.processes() > 1:
@@ -122,8 +94,10 @@ def _dispatch(command: str, rest: list[str]) -> int:
 
     asked = os.environ.get("HYDRA_FULL_ERROR")  # 1: the user wants tracebacks
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of printing and exiting
-    sys.argv = [f"posbench {command}", *rest]
     try:
+        from posbench import words
+
+        sys.argv = [f"posbench {command}", *words.readable(command, rest)]
         importlib.import_module(f"posbench.commands.{command}").main()
     except KeyboardInterrupt as stop:
         return interrupted(stop)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
 
-from posbench import values
+from posbench import paths, values
 
 T = TypeVar("T")
 
@@ -133,11 +133,21 @@ def load(node: DictConfig, schema: type[T]) -> T:
     one that nothing could use.
     """
     resolved = OmegaConf.to_container(node, resolve=True)  # before types are looked at
+    _find_homes(resolved)
     merged = OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(literal(resolved)))
     typed = OmegaConf.to_object(merged)
     assert isinstance(typed, schema)
     values.require_usable(dataclasses.asdict(typed))  # type: ignore[call-overload]
     return typed
+
+
+def _find_homes(tree: Any) -> None:
+    """Put home folders for ~ in the paths of any command. Raises UserError."""
+    run = tree.get("run")  # of posbench eval and repro it is itself a path
+    inside = (run, "root", "run.root") if isinstance(run, dict) else (tree, "run", "run")
+    for group, key, name in (inside, (tree, "folder", "folder")):
+        if isinstance(group.get(key), str):
+            group[key] = paths.typed(name, group[key])
 
 
 def plain(values: Any, schema: type[T]) -> T:
@@ -156,10 +166,15 @@ def literal(value: Any) -> Any:
 
 def known_keys(schema: type) -> Iterator[str]:
     """Every dotted key of a schema, groups included."""
+    return (key for key, _ in known_types(schema))
+
+
+def known_types(schema: type) -> Iterator[tuple[str, Any]]:
+    """The same, each with its type."""
     for name, kind in typing.get_type_hints(schema).items():
-        yield name
+        yield name, kind
         if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-            yield from (f"{name}.{key}" for key in known_keys(kind))
+            yield from ((f"{name}.{key}", inner) for key, inner in known_types(kind))
 
 
 @dataclass
@@ -307,3 +322,15 @@ class PublishedCommand:
     """`posbench published`."""
 
     name: str | None  # a publication, to print its numbers; null lists them all
+
+
+SCHEMAS: tuple[type, ...] = (  # the first has those of Config
+    DescribeCommand,
+    SpeedCommand,
+    TuneCommand,
+    EvalCommand,
+    ReproCommand,
+    ReportCommand,
+    ClaimsCommand,
+    PublishedCommand,
+)

@@ -23,7 +23,7 @@ import platformdirs
 from filelock import FileLock
 from numpy.typing import NDArray
 
-from posbench import surroundings
+from posbench import paths
 from posbench.errors import UserError
 from posbench.files import sync
 from posbench.sources import SPLITS, Document, Source
@@ -76,7 +76,7 @@ class Corpus:
 def cache_root() -> Path:
     """POSBENCH_CACHE, or the user's cache folder. Raises UserError where there is neither."""
     if chosen := os.environ.get("POSBENCH_CACHE"):
-        return surroundings.expanded(chosen)
+        return Path(paths.typed("POSBENCH_CACHE", chosen))
     found = Path()
     with contextlib.suppress(RuntimeError):  # newer versions'; older ones name a folder called ~
         found = platformdirs.user_cache_path("posbench")

@@ -6,13 +6,15 @@ import traceback
 from collections.abc import Callable
 
 import hydra
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
-from posbench import surroundings, sweep
+from posbench import foreign, paths, surroundings, sweep
 from posbench.errors import Parted, SweepFailed, UserError
 from posbench.explain import complain, is_users, one_line
 from posbench.launcher import in_multirun
 from posbench.sweep import Habits, Settled
+
+OmegaConf.register_new_resolver("home", lambda path: paths.typed("run.root", path), replace=True)
 
 Task = Callable[[DictConfig], None]
 
@@ -35,6 +37,8 @@ def command(
                 surroundings.substitute()  # in a worker of a launcher's too
                 sweep.note_job()
                 try:
+                    if not in_multirun():
+                        foreign.require_placed(node)
                     task(node)
                 except Exception as error:
                     if not in_multirun():

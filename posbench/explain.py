@@ -9,22 +9,13 @@ import sys
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 
+import yaml  # type: ignore[import-untyped]
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf.errors import OmegaConfBaseException
 
 from posbench import torchrun
 from posbench.confidential import redacted
-from posbench.config import (
-    ClaimsCommand,
-    DescribeCommand,
-    EvalCommand,
-    PublishedCommand,
-    ReportCommand,
-    ReproCommand,
-    SpeedCommand,
-    TuneCommand,
-    known_keys,
-)
+from posbench.config import SCHEMAS, known_keys
 from posbench.errors import SweepFailed, UserError
 from posbench.launcher import EXTRAS
 
@@ -64,7 +55,7 @@ def counts(remarks: Mapping[str, int]) -> str:
 
 def is_users(error: BaseException) -> bool:
     """Whether an error is about what was asked, so that a traceback would not help."""
-    kinds = (UserError, HydraException, OmegaConfBaseException, OSError)
+    kinds = (UserError, HydraException, OmegaConfBaseException, OSError, yaml.YAMLError)
     return isinstance(error, kinds) or is_out_of_memory(error) or _unimportable(error) is not None
 
 
@@ -103,7 +94,10 @@ def one_line(error: BaseException) -> str:
         cause = error.__cause__
         if (key := re.search(r"Could not override '(.+?)'", str(error))) is not None:
             return _missing_key(key[1], cause)
-        return _with_cause(error)
+        if (word := re.match(r"Ambiguous value for argument '(.*)'\n", str(error))) is not None:
+            return f"{word[1]}: commas sweep, with -m; a list is in brackets; {_as_text(word[1])}"
+        hint = "; --config-dir=FOLDER adds one" if "Primary config" in str(error) else ""
+        return _with_cause(error) + hint
     if is_out_of_memory(error) and not isinstance(error, UserError):
         return f"out of memory ({' '.join(str(error).split())}); lower the sizes"
     if (library := _unimportable(error)) is not None:
@@ -130,9 +124,16 @@ def _modules(error: BaseException) -> list[str]:
     return [str(frame.f_globals.get("__name__")) for frame, _ in frames]
 
 
+def _as_text(word: str) -> str:
+    from posbench.words import as_text  # of a command line
+
+    return f"as a text: {as_text(word)}"
+
+
 def _with_cause(error: BaseException) -> str:
     """Hydra's own words often lack what was wrong."""
-    said, why = (" ".join(str(e or "").split("\n")[0].split()) for e in (error, error.__cause__))
+    told = (re.sub(":\n", ": ", str(e or "")) for e in (error, error.__cause__))
+    said, why = (" ".join(text.split("\n")[0].split()) for text in told)
     return ": ".join(dict.fromkeys(filter(None, (said, why)))) or type(error).__name__
 
 
@@ -143,20 +144,26 @@ def nearest(name: str, choices: Iterable[str]) -> str:
 
 
 def _missing_choice(error: MissingConfigException) -> str:
+    from posbench.foreign import elsewhere  # which imports this
+
     group, _, name = str(error.missing_cfg_file).rpartition("/")
     options = sorted(str(option) for option in error.options or [])
     if not group or not options:
-        return " ".join(str(error).split())
+        said = " ".join(str(error).split())
+        return f"{said}; --config-dir=FOLDER adds a folder of yours to posbench's configuration"
     if group == "hydra/launcher" and name in EXTRAS:
         return (
             f"{group}={name}: its plugin is not installed; pip install 'posbench[{EXTRAS[name]}]'"
         )
-    return (
-        f"{group}={name}: there is no such {group}{nearest(name, options)} ({', '.join(options)})"
-    )
+    if group == "hydra/sweeper":
+        return f"{group}={name}: posbench sweeps with Hydra's own, basic; posbench tune searches"
+    hint = elsewhere(group, name) or nearest(name, options)
+    return f"{group}={name}: there is no such {group}{hint} ({', '.join(options)})"
 
 
 def _missing_key(key: str, cause: BaseException | None) -> str:
+    if key.startswith("hydra."):
+        return f"{key}: Hydra has no such key; +{key} adds it where keys are free"
     if cause is not None and "not in struct" not in str(cause):
         return f"{key}: {' '.join(str(cause).split())}"
     if key.startswith("encoding."):
@@ -170,18 +177,7 @@ def _others(key: str) -> set[str]:
 
 
 def _keys() -> set[str]:
-    # The first has those of Config.
-    schemas = (
-        DescribeCommand,
-        SpeedCommand,
-        TuneCommand,
-        EvalCommand,
-        ReproCommand,
-        ReportCommand,
-        ClaimsCommand,
-        PublishedCommand,
-    )
-    return {key for schema in schemas for key in known_keys(schema)}
+    return {key for schema in SCHEMAS for key in known_keys(schema)}
 
 
 def _config_value(error: OmegaConfBaseException) -> str:
@@ -191,6 +187,13 @@ def _config_value(error: OmegaConfBaseException) -> str:
     key = error.full_key or ""
     if "Missing mandatory value" in first or "MissingMandatory" in type(error).__name__:
         return f"{key}: must be given, e.g. {key}=..."
+    if "'None' for field" in first or "is not Optional" in first:
+        named = key or re.sub("field '(.*)' is not Optional", r"\1", first)
+        return f"{named}: must not be null"
+    if re.match(r"Key '.*' not in '", first):
+        return f"{key}: there is no such key{nearest(key, _others(key))}"
+    if "Interpolation key 'hydra." in first:
+        first += "; Hydra's own are written ${hydra:...}, with a colon"
     return f"{key}: {first}" if key and key not in first else first
 
 

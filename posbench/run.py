@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import os
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from posbench import (
     distributed,
     evaluate,
     memory,
+    paths,
     probes,
     protocols,
     results,
@@ -25,7 +27,7 @@ from posbench import (
     tracking,
     tuning,
 )
-from posbench.config import Config, EvalConfig
+from posbench.config import Config, EvalConfig, RunConfig
 from posbench.corpus import Corpus
 from posbench.distributed import ALONE, World
 from posbench.errors import UserError
@@ -152,9 +154,23 @@ def check(config: Config) -> None:
         )
     if not 0 <= config.seed < 2**63:
         raise UserError(f"seed={config.seed} must lie in 0 .. 2^63 - 1")
-    for part in (config.run.name, config.run.experiment):
-        if not part or Path(part).is_absolute() or ".." in Path(part).parts:
-            raise UserError(f"run.name, run.experiment: {part!r} must be a path below run.root")
+    _check_place(config.run)
+
+
+def _check_place(run: RunConfig) -> None:
+    """Raise UserError for a run folder that is not below run.root, or whose path is too long."""
+    for key, name in (("run.experiment", run.experiment), ("run.name", run.name)):
+        parts = Path(name).parts
+        outside = Path(name).is_absolute() or ".." in parts or os.path.expanduser(name) != name
+        if not parts or outside or not all(part.strip() for part in parts):
+            raise UserError(f"{key}={paths.shown(name)} must be a path below run.root")
+        paths.require_short(key, name, paths.LONGEST_NAME)
+    place = os.path.abspath(Path(run.root) / run.experiment / run.name)
+    if (size := len(os.fsencode(place))) > paths.LONGEST_PATH:
+        raise UserError(
+            f"run.root, run.experiment and run.name make a path of {size:,} bytes; at most "
+            f"{paths.LONGEST_PATH:,} are allowed"
+        )
 
 
 def make_trainer(

@@ -27,7 +27,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from omegaconf import OmegaConf
 
-from posbench import parts, saved, tracking
+from posbench import parts, paths, saved, tracking
 from posbench.config import Config
 from posbench.errors import UserError
 from posbench.files import clear_temporaries, remove_folder, write_json, write_text
@@ -209,7 +209,7 @@ class RunFolder:
                 for key, (there, asked) in differences.items()
             )
             if self.finished and all(key.startswith("eval.") for key in differences):
-                ways_out = f"score it again with posbench eval run={self.path}"
+                ways_out = f"score it again with posbench eval {paths.pasted(self.path)}"
             raise UserError(
                 f"{self.path} holds a run of another configuration: {listed}; {ways_out}"
             )

@@ -16,6 +16,7 @@ import unicodedata
 import warnings
 from pathlib import Path
 
+from posbench import paths
 from posbench.errors import UserError
 
 # For a terminal or a file that cannot take a character. Letters become escapes.
@@ -57,7 +58,7 @@ def enter() -> None:
 def _settle_libraries() -> None:
     """Where the user's home takes no files, those of libraries go to POSBENCH_CACHE too."""
     try:
-        cache = str(expanded(os.environ["POSBENCH_CACHE"]).absolute())
+        cache = os.path.abspath(paths.typed("POSBENCH_CACHE", os.environ["POSBENCH_CACHE"]))
     except (UserError, OSError):  # said where the cache is used
         return
     there = home()
@@ -131,15 +132,6 @@ def home() -> Path | None:
     """The user's, or None: a user without an entry in passwd has none where HOME is not set."""
     found = os.path.expanduser("~")
     return Path(found) if os.environ.get("HOME") != "" and os.path.isabs(found) else None
-
-
-def expanded(path: str) -> Path:
-    """A path with the user's home, or another's, for its ~. Raises UserError where it has none."""
-    if path.startswith("~") and (path[1:2] not in ("", "/") or home() is None):
-        other = os.path.expanduser(path)
-        if other == path or not os.path.isabs(other):
-            raise UserError(f"{path}: there is no such home folder here; write the path without ~")
-    return Path(path).expanduser()
 
 
 def changing() -> dict[str, str]:

@@ -23,6 +23,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from posbench import foreign, paths
 from posbench.errors import UserError
 from posbench.explain import one_line
 from posbench.launcher import elsewhere, in_multirun
@@ -43,9 +44,9 @@ class Job:
     @property
     def repeat(self) -> str:
         """The command line that runs this job alone."""
-        flags = [word for word in sys.argv[1:] if not _is_override(word)]
-        flags = [word for word in flags if word not in ("-m", "--multirun")]
-        return f"{sys.argv[0]} {shlex.join([*flags, *self.overrides])}"
+        kept = [word for word in sys.argv[1:] if word.startswith("--") or _is_hydras(word)]
+        kept = [word for word in kept if word not in ("--multirun", "--run")]
+        return f"{sys.argv[0]} {shlex.join([*kept, *self.overrides])}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,11 +90,18 @@ class Settled(BaseException):
 
 
 class SweepCallback(Callback):
-    """Keeps `current` true."""
+    """Keeps `current` true, and lets nothing begin that Hydra would do elsewhere."""
+
+    def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
+        try:
+            foreign.require_ours(config.hydra)
+        except UserError as error:
+            raise Settled(error) from error
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         current.multirun = True
         try:
+            foreign.require_ours(config.hydra)
             current.jobs = _jobs(config)
             if elsewhere(config.hydra) and current.habits.trouble is None:
                 raise UserError(
@@ -105,8 +113,9 @@ class SweepCallback(Callback):
             raise Settled(error) from error
         if not go_on:
             raise Settled
-        if isinstance(config.run, DictConfig):  # else that of posbench eval, a folder
-            current.folder = Path(config.run.root) / config.run.experiment
+        if isinstance(config.get("run"), DictConfig):  # else that of posbench eval, a folder
+            root = Path(paths.typed("run.root", config.run.root))
+            current.folder = root / config.run.experiment
 
 
 def note_job() -> None:
@@ -155,7 +164,7 @@ def _jobs(config: DictConfig) -> list[Job]:
             jobs.append(
                 Job(number, tuple(words), _resolved(loader.load_sweep_config(config, words)))
             )
-        except (HydraException, OmegaConfBaseException) as error:
+        except (HydraException, OmegaConfBaseException, UserError) as error:
             swept = [word for word in words if not all(word in each for each in batch)]
             problems[" ".join(swept) or f"job {number}"] = one_line(error)
     refuse(problems, len(batch))
@@ -200,6 +209,7 @@ def _resolved(node: DictConfig) -> DictConfig:
     before = state.cfg
     state.set_config(node)
     try:
+        foreign.require_placed(node)
         own = OmegaConf.masked_copy(node, [str(key) for key in node if key != "hydra"])
         OmegaConf.resolve(own)
     finally:
@@ -207,5 +217,9 @@ def _resolved(node: DictConfig) -> DictConfig:
     return own
 
 
-def _is_override(word: str) -> bool:
-    return word.startswith(("~", "+")) or ("=" in word and not word.startswith("-"))
+def _is_hydras(word: str) -> bool:
+    """Whether a word is about Hydra, but not about a sweep."""
+    key = word.lstrip("+~")
+    return key.startswith(("hydra.", "hydra/")) and not key[6:].startswith(
+        ("mode", "launcher", "sweep")
+    )

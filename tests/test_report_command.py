@@ -13,6 +13,7 @@ import pytest
 from posbench import cli, results, tracking
 from posbench.report.mirror import tables
 from posbench.results import ProbeResult
+from posbench.words import readable
 from tests import specimens
 from tests.folders import write_run
 
@@ -110,13 +111,13 @@ def test_words_without_a_key_are_runs(root: Path, capsys: pytest.CaptureFixture[
     [
         (["a", "b*"], ["runs=['a','b*']"]),
         (["folder=x"], ["folder=x"]),
-        (["--config-dir", "conf", "a"], ["--config-dir", "conf", "runs=['a']"]),
+        (["a", "--config-dir", "/", "-m"], ["--multirun", "--config-dir=/", "runs=['a']"]),
         (["it's"], ["runs=['it\\'s']"]),
         (["~report", "a"], ["~report", "runs=['a']"]),
     ],
 )
-def test_with_runs(words: list[str], runs: list[str]) -> None:
-    assert cli.with_runs(words) == runs
+def test_words_without_a_key_become_runs(words: list[str], runs: list[str]) -> None:
+    assert readable("report", words) == runs
 
 
 def test_agreement_with_a_paper(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

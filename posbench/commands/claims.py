@@ -18,6 +18,9 @@ from posbench.report import collect
 def main(node: DictConfig) -> None:
     asked = schemas.load(node, schemas.ClaimsCommand)
     console = Console()
+    for place in asked.runs:
+        if not collect.folders([place]):
+            console.print(f"runs=[{place}]: no run folder there", style="yellow", markup=False)
     runs = collect.runs(collect.folders(asked.runs))
     verdicts = show.in_order([*properties.properties(), *measured.measured(runs)])
     console.print(show.terminal(verdicts))

@@ -28,9 +28,10 @@ def main(node: DictConfig) -> None:
     asked = schemas.load(node, ReportCommand)
     settings = _settings(asked.report)
     console = Console()
+    for place in asked.runs or [""]:
+        if not collect.folders([place] if place else []):
+            raise UserError(f"runs=[{place}]: no run folder there; posbench train makes one")
     runs = collect.runs(collect.folders(asked.runs))
-    if not runs:
-        raise UserError(f"runs={asked.runs}: no run folder there; posbench train makes one")
     comparisons = tuple(compare.compare(runs, settings))
     _require_baseline(asked.report.baseline, comparisons)
     report = Report(comparisons, tuple(probe_tables(runs, settings.bootstrap)))

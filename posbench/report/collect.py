@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import glob
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from posbench import parts, results, typed
+from posbench import parts, paths, results, typed
 from posbench.errors import UserError
 from posbench.explain import printable
 from posbench.results import ProbeResult, Result, Row
@@ -103,17 +102,22 @@ def _multipliers(settings: dict[str, Any]) -> Iterator[float]:
 
 
 def folders(patterns: Iterable[str]) -> list[Path]:
-    """The run folders at or below each folder or glob, sorted, each once."""
-    found: set[Path] = set()
-    for pattern in patterns:
-        for place in glob.glob(pattern):
-            found.update(path.parent for path in Path(place).rglob("provenance.json"))
+    """The run folders at or below each folder or glob, sorted, each once.
+
+    Raises UserError for a path that is none.
+    """
+    return below(place for pattern in patterns for place in paths.matching("runs", pattern))
+
+
+def below(places: Iterable[Path]) -> list[Path]:
+    """The run folders at or below each place, sorted, each once."""
+    found = {path.parent for place in places for path in place.rglob("provenance.json")}
     return sorted(path for path in found if (path / "config.yaml").is_file())
 
 
-def runs(paths: Iterable[Path]) -> list[Run]:
+def runs(places: Iterable[Path]) -> list[Run]:
     """Raises UserError for a folder whose files cannot be read."""
-    return [_run(RunFolder(path)) for path in paths]
+    return [_run(RunFolder(path)) for path in places]
 
 
 def _run(folder: RunFolder) -> Run:

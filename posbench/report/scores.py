@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from posbench import paths
 from posbench.errors import UserError
 from posbench.report.collect import Run
 from posbench.results import Result, TokenLosses, read_losses
@@ -118,4 +119,5 @@ def _read(folder: Path, result: Result) -> TokenLosses | None:
     try:
         return read_losses(folder, result)
     except ValueError as error:
-        raise UserError(f"{error}; score it again with posbench eval run={folder}") from error
+        again = f"score it again with posbench eval {paths.pasted(folder)}"
+        raise UserError(f"{error}; {again}") from error

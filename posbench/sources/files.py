@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 import re
@@ -10,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NoReturn
 
-from posbench import memory
+from posbench import memory, paths
 from posbench.errors import UserError
 from posbench.sources.base import Document, sha256_of, split
 from posbench.sources.plain import control, plain
@@ -53,13 +52,13 @@ class Files:
     def _files(self) -> dict[str, Path]:
         """Name -> path, in the order of the names; `left_out` begins anew."""
         self.left_out.clear()
-        root = Path(os.path.expanduser(self.path))
+        root = Path(paths.typed("corpus.path", self.path))
         if root.is_dir():
             found = self._below(root)
         elif root.exists():
             found = {root.name: root}
         else:
-            found = _by_common_folder(glob.glob(str(root), recursive=True))
+            found = _by_common_folder(paths.matching("corpus.path", self.path))
         files = {n: found[n] for n in sorted(found) if found[n].is_file()}
         if files:
             size = sum(path.stat().st_size for path in files.values())
@@ -116,10 +115,10 @@ class Files:
         return text
 
 
-def _by_common_folder(paths: list[str]) -> dict[str, Path]:
+def _by_common_folder(found: list[Path]) -> dict[str, Path]:
     """Name below the deepest folder that all paths share -> path."""
-    common = os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else ""
-    return {Path(path).relative_to(common).as_posix(): Path(path) for path in paths}
+    common = os.path.commonpath([path.parent for path in found]) if found else ""
+    return {path.relative_to(common).as_posix(): path for path in found}
 
 
 def _read(path: Path) -> bytes:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from posbench import paths
 from posbench.errors import UserError
 from posbench.sources.base import SPLITS, Document, fingerprint, split
 
@@ -36,7 +37,7 @@ class Hub:
         name: str,
         words: bool = False,
     ) -> None:
-        self.path = path
+        self.path = paths.typed("corpus.path", path)
         self.subset = subset
         self.revision = revision
         self.text_field = text_field
