@@ -16,5 +16,5 @@ def slow(*values: Any) -> list[Any]:
 
 def a_few(values: Sequence[Any], count: int) -> list[Any]:
     """All of them; but for `count`, spread evenly, they are for `make test-slow`."""
-    few = {values[number * len(values) // count] for number in range(count)}
-    return [value if value in few else slow(value)[0] for value in values]
+    few = {number * len(values) // count for number in range(count)}
+    return [value if at in few else slow(value)[0] for at, value in enumerate(values)]

@@ -31,7 +31,7 @@ def composed(*words: str) -> Config:
         return load(compose("train", ["run.name=x", *words]), Config)
 
 
-@pytest.mark.parametrize("name", a_few(NAMES, 18))
+@pytest.mark.parametrize("name", a_few(NAMES, 12))
 def test_every_shipped_encoding_keeps_its_promises(name: str) -> None:
     subject = Subject(composed(f"encoding={name}"), torch.device("cpu"))
     found = list(findings(subject))
@@ -46,7 +46,7 @@ def test_every_shipped_encoding_keeps_its_promises(name: str) -> None:
 SINGLE = [name for name in NAMES if name not in ("irope", "swan", "local_global")]
 
 
-@pytest.mark.parametrize("name", a_few(NAMES, 6))
+@pytest.mark.parametrize("name", a_few(NAMES, 3))
 def test_every_encoding_can_be_part_of_a_mix_from_yaml_alone(name: str) -> None:
     """Of a window too, unless it is a mix itself."""
     window = ["+encoding.windows.x=24"] if name in SINGLE else []
@@ -274,7 +274,7 @@ def subject_of(fault: type[Encoding], **settings: object) -> Subject:
     return Subject(dataclasses.replace(config, encoding=settings), torch.device("cpu"))
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize("fault", a_few(FAULTS, 11), ids=lambda fault: fault.__name__)
 def test_a_fault_is_caught(fault: type[Encoding]) -> None:
     broken = {f.name: f.detail for f in findings(subject_of(fault)) if f.holds is False}
     assert FAULTS[fault] in broken

@@ -23,6 +23,7 @@ from posbench.model import Transformer, build
 from posbench.probes import probe
 from posbench.protocols import PROTOCOLS, FixedTargets, Nonoverlapping, check
 from posbench.results import Result
+from tests.marks import a_few
 from tests.tolerance import close, of_model
 
 CPU = torch.device("cpu")
@@ -163,7 +164,7 @@ class Breaking(Encoding):
         return bias
 
 
-@pytest.mark.parametrize("kernel", ON_CPU)
+@pytest.mark.parametrize("kernel", a_few([*ON_CPU], 1))
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_a_length_without_a_number_is_a_row_with_its_reason(

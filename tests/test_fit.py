@@ -18,6 +18,7 @@ from posbench.files import read_rows
 from posbench.fit import fit
 from posbench.segments import Batch
 from posbench.trainer import Trainer
+from tests.marks import a_few
 from tests.test_trainer import made
 
 ENCODINGS = sorted(
@@ -72,7 +73,7 @@ def randomness() -> Iterator[None]:
     torch.set_rng_state(before)
 
 
-@pytest.mark.parametrize("encoding", [*ENCODINGS, *MIXES])
+@pytest.mark.parametrize("encoding", a_few([*ENCODINGS, *MIXES], 8))
 def test_a_killed_run_goes_on_as_if_it_had_not_been(tmp_path: Path, encoding: str) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     whole.mkdir()
