@@ -115,7 +115,7 @@ def test_a_run_and_its_report_in_hostile_surroundings(tmp_path: Path) -> None:
     words = flat(arguments(tmp_path, "encoding=alibi"))
     code, out, err = posbench_command("train", *words, **HOSTILE)
     assert (code, "Traceback" in err) == (0, False), err
-    assert " x: ratio" in out
+    assert "x: ratio to" in out
     run = f"runs=[{tmp_path}/outputs]"
     words = [f"folder={tmp_path}/report", "report.formats=[markdown]", "report.figures=[svg,pdf]"]
     code, out, err = posbench_command("report", run, *words, shell='"$@" <&- >&- 2>&-', **HOSTILE)
