@@ -312,7 +312,8 @@ def test_fewer_windows_than_processes() -> None:
 def test_what_several_processes_are_not_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    for name, value in {"RANK": "0", "WORLD_SIZE": "2"}.items():
+    where = {"MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+    for name, value in ({"RANK": "0", "WORLD_SIZE": "2"} | where).items():
         monkeypatch.setenv(name, value)
     assert cli.run(["report"]) == 2
     assert errors(capfd.readouterr().err) == [

@@ -19,7 +19,7 @@ from posbench import cli, corpus, repro, runtime, surroundings, torchrun, tracki
 from posbench.config import TrackingConfig
 from posbench.distributed import joined
 from posbench.errors import UserError
-from posbench.explain import one_line
+from posbench.explain import is_users, one_line
 from posbench.tracking import wandb as tracker
 from tests.folders import write_run
 from tests.test_cli import one_line as said_once
@@ -115,7 +115,7 @@ def test_a_run_and_its_report_in_hostile_surroundings(tmp_path: Path) -> None:
     words = flat(arguments(tmp_path, "encoding=alibi"))
     code, out, err = posbench_command("train", *words, **HOSTILE)
     assert (code, "Traceback" in err) == (0, False), err
-    assert " x: ratio" in out
+    assert "x: ratio to" in out
     run = f"runs=[{tmp_path}/outputs]"
     words = [f"folder={tmp_path}/report", "report.formats=[markdown]", "report.figures=[svg,pdf]"]
     code, out, err = posbench_command("report", run, *words, shell='"$@" <&- >&- 2>&-', **HOSTILE)
@@ -323,15 +323,16 @@ def test_a_library_that_cannot_be_imported_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "broken_library.py").write_text("int('x')", encoding="utf-8")
-    (tmp_path / "posbench_part.py").write_text("import broken_library", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     code = "import broken_library"
     with pytest.raises(ValueError, match="invalid") as caught:
         exec(compile(code, "part", "exec"), {"__name__": "posbench.part"})
     assert one_line(caught.value).startswith("broken_library cannot be imported (ValueError: ")
+    assert is_users(caught.value)
     with pytest.raises(ValueError, match="invalid") as defect:
         exec(compile("int('x')", "part", "exec"), {"__name__": "posbench.part"})
     assert "imported" not in one_line(defect.value)
+    assert not is_users(defect.value)
 
 
 def test_a_matplotlibrc_changes_no_figure(tmp_path: Path) -> None:
