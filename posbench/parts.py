@@ -15,7 +15,7 @@ from posbench import typed
 
 # Any of these can change the last digits of a sum, and with them what follows.
 KEPT = (
-    *("threads", "instructions", "environment", "dtype", "processes", "commit", "torch"),
+    *("threads", "instructions", "variables", "dtype", "processes", "commit", "torch"),
     *("device", "device_name"),
 )
 STEPS = {"from": int, "to": int | None}

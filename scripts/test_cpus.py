@@ -51,6 +51,7 @@ class Setting(NamedTuple):
             | {key: value for key, value in values if value}
             | {
                 "OMP_NUM_THREADS": str(self.threads),
+                "OMP_WAIT_POLICY": "PASSIVE",  # threads of several tests share the cores
                 "POSBENCH_TEST_DTYPE": self.dtype,
                 "POSBENCH_TEST_THREADS": str(self.threads),
             }

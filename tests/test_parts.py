@@ -101,6 +101,7 @@ def test_a_run_that_goes_on_as_it_was_keeps_its_one_part(root: Path, capsys: Out
         ({"commit": "123456789abc"}, "commit 123456789abc ("),
         ({"packages": {"torch": "9.9"}}, "torch 9.9 ("),
         ({"device_name": "another processor"}, "device_name another processor ("),
+        ({"variables": {"X": "1"}}, "variables {'X': '1'} ("),
     ],
 )
 def test_a_run_that_goes_on_elsewhere_says_so_and_keeps_both_parts(
