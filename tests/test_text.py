@@ -38,7 +38,7 @@ def refused(data: bytes) -> str:
 # what is not plain text
 
 
-@pytest.mark.parametrize("text", [TEXT, CHINESE, "é" + TEXT])
+@pytest.mark.parametrize("text", [TEXT, CHINESE, "é" + TEXT, "Народы государств. " * 9])
 @pytest.mark.parametrize("encoding", ["UTF-16LE", "UTF-16BE", "UTF-32LE", "UTF-32BE"])
 def test_wide_encodings_are_told_by_name(text: str, encoding: str) -> None:
     said = refused(text.encode(encoding))
@@ -54,8 +54,10 @@ def test_wide_encodings_are_told_by_name(text: str, encoding: str) -> None:
         ("一".encode()[:2], 0, "ends within a character"),
         (TEXT.encode() + "é".encode()[:1], len(TEXT), "ends within a character"),
         (TEXT.encode() + b"\0", len(TEXT), "like binary data"),
+        (b"two\0" + TEXT.encode(), 3, "like binary data"),
+        (b"%PDF-1.4\n\xe2\0", 9, "looks like PDF; extract its text"),
         (b"ab\x01\x02" * 50, 2, "like binary data"),
-        (random.Random(0).randbytes(5000), 0, ""),
+        (random.Random(0).randbytes(5000), 0, "like binary data"),
         (gzip.compress(TEXT.encode(), mtime=0), 1, "looks like gzip; unpack it"),
         (b"BZh91AY&SY\x1b\xec", 11, "looks like bzip2; unpack it"),
         (lzma.compress(TEXT.encode()), 0, "looks like xz; unpack it"),
@@ -70,8 +72,7 @@ def test_what_is_no_text_is_told_with_its_byte(data: bytes, byte: int, look: str
     said = refused(data)
     assert look in said
     assert "leave it out by a glob" in said
-    if look:
-        assert f"x.txt: not UTF-8 text, at byte {byte}: it " in said
+    assert f"x.txt: not UTF-8 text, at byte {byte}: it " in said
 
 
 @pytest.mark.parametrize(
