@@ -167,6 +167,14 @@ def test_what_a_folder_has_besides_documents_is_counted(odd: Path, tmp_path: Pat
     assert found["hidden files and folders left out"] == 3
 
 
+def test_folders_that_a_glob_names_are_counted(odd: Path, tmp_path: Path) -> None:
+    (odd / "below").mkdir()
+    for pattern, count in (("*", 2), ("**/*", None)):
+        source = Files(str(odd / pattern), "text", "mine")
+        found = prepare(source, Bytes(), tmp_path / "cache").remarks
+        assert found.get("folders that a glob names left out") == count
+
+
 def test_it_is_told_where_the_run_begins_in_provenance_and_in_the_table(
     odd: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
