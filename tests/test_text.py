@@ -38,7 +38,7 @@ def refused(data: bytes) -> str:
 # what is not plain text
 
 
-@pytest.mark.parametrize("text", [TEXT, CHINESE, "é" + TEXT])
+@pytest.mark.parametrize("text", [TEXT, CHINESE, "é" + TEXT, "Народы государств. " * 9])
 @pytest.mark.parametrize("encoding", ["UTF-16LE", "UTF-16BE", "UTF-32LE", "UTF-32BE"])
 def test_wide_encodings_are_told_by_name(text: str, encoding: str) -> None:
     said = refused(text.encode(encoding))
@@ -54,8 +54,10 @@ def test_wide_encodings_are_told_by_name(text: str, encoding: str) -> None:
         ("一".encode()[:2], 0, "ends within a character"),
         (TEXT.encode() + "é".encode()[:1], len(TEXT), "ends within a character"),
         (TEXT.encode() + b"\0", len(TEXT), "like binary data"),
+        (b"two\0" + TEXT.encode(), 3, "like binary data"),
+        (b"%PDF-1.4\n\xe2\0", 9, "looks like PDF; extract its text"),
         (b"ab\x01\x02" * 50, 2, "like binary data"),
-        (random.Random(0).randbytes(5000), 0, ""),
+        (random.Random(0).randbytes(5000), 0, "like binary data"),
         (gzip.compress(TEXT.encode(), mtime=0), 1, "looks like gzip; unpack it"),
         (b"BZh91AY&SY\x1b\xec", 11, "looks like bzip2; unpack it"),
         (lzma.compress(TEXT.encode()), 0, "looks like xz; unpack it"),
@@ -70,8 +72,7 @@ def test_what_is_no_text_is_told_with_its_byte(data: bytes, byte: int, look: str
     said = refused(data)
     assert look in said
     assert "leave it out by a glob" in said
-    if look:
-        assert f"x.txt: not UTF-8 text, at byte {byte}: it " in said
+    assert f"x.txt: not UTF-8 text, at byte {byte}: it " in said
 
 
 @pytest.mark.parametrize(
@@ -164,6 +165,14 @@ def test_what_a_folder_has_besides_documents_is_counted(odd: Path, tmp_path: Pat
     (odd / ".more").write_text("")
     found = prepare(Files(str(odd), "text", "mine"), Bytes(), tmp_path / "cache").remarks
     assert found["hidden files and folders left out"] == 3
+
+
+def test_folders_that_a_glob_names_are_counted(odd: Path, tmp_path: Path) -> None:
+    (odd / "below").mkdir()
+    for pattern, count in (("*", 2), ("**/*", None)):
+        source = Files(str(odd / pattern), "text", "mine")
+        found = prepare(source, Bytes(), tmp_path / "cache").remarks
+        assert found.get("folders that a glob names left out") == count
 
 
 def test_it_is_told_where_the_run_begins_in_provenance_and_in_the_table(
@@ -282,13 +291,19 @@ def test_a_long_line_is_taken_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_ctrl_c_ends_the_training_of_a_tokenizer() -> None:
-    """Its library looks for no signals: work that ends only after one stands for it."""
-    release = threading.Event()
+    """Its library looks for no signals, so it must not be at work in the thread that does."""
+    release, threads = threading.Event(), list[threading.Thread]()
+
+    def work() -> None:
+        threads.append(threading.current_thread())
+        release.wait(60)
+
     timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
-        tokenizers._interruptible(lambda: release.wait(60))
-    assert not release.is_set()
+        tokenizers._interruptible(work)
+    assert threads != [threading.current_thread()]
+    assert threads[0].is_alive()  # the interrupt did not wait for it
     release.set()
 
 

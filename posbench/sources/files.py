@@ -60,6 +60,9 @@ class Files:
         else:
             found = _by_common_folder(paths.matching("corpus.path", self.path))
         files = {n: found[n] for n in sorted(found) if found[n].is_file()}
+        if "**" not in self.path:  # which names every folder on its way
+            folders = sum(path.is_dir() for path in found.values())
+            self.left_out["folders that a glob names left out"] = folders
         if files:
             size = sum(path.stat().st_size for path in files.values())
             memory.require(f"corpus.path={self.path}: the text", HELD * size)

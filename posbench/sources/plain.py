@@ -11,6 +11,7 @@ HEAD = 4096  # bytes looked at for an encoding
 RARE = 100  # in text at most one byte of so many is a control character
 # ASCII has these for terminals and lines; backspace, tab, \n, \v, \f, \r, escape, \x1c to \x1f.
 CONTROL = bytes({*range(1, 0x20), 0x7F} - {*range(8, 14), *range(0x1B, 0x20)})
+BINARY = "has control characters, like binary data"
 MARKS = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32"} | {
     codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",
@@ -43,12 +44,14 @@ def plain(data: bytes, place: str) -> str:
     except UnicodeDecodeError as error:
         if error.reason == "unexpected end of data":
             raise _not_text(data, place, error.start, "ends within a character") from error
+        if control(data) is not None:
+            raise _not_text(data, place, error.start, BINARY) from error
         look = "looks like Latin-1, Windows-1252, GBK or the like"
         raise _not_text(data, place, error.start, look, "convert it to UTF-8") from error
     if (byte := control(data)) is not None:
-        raise _not_text(data, place, byte, "has control characters, like binary data")
-    for look in _starts(data, PAGES):
-        raise _not_text(data, place, 0, f"looks like {look}", "extract its text")
+        raise _not_text(data, place, byte, BINARY)
+    if any(_starts(data, PAGES)):
+        raise _not_text(data, place, 0, "")
     return text.removeprefix("\ufeff")
 
 
@@ -69,6 +72,8 @@ def _not_text(data: bytes, place: str, byte: int, look: str, right: str = "") ->
     else:
         if packed := [*_starts(data, PACKED)]:
             look, right = f"looks like {packed[0]}", "unpack it"
+        elif page := [*_starts(data, PAGES)]:
+            look, right = f"looks like {page[0]}", "extract its text"
         elif other := [*_starts(data, OTHERS)]:
             look, right = f"looks like {other[0]}", ""
         elif wide := _wide(data[:HEAD]):
@@ -88,8 +93,14 @@ def _starts(data: bytes, kinds: dict[bytes, str]) -> Iterator[str]:
 
 
 def _wide(head: bytes) -> str | None:
-    """UTF-16 or UTF-32, the one that makes most letters of ASCII of these bytes."""
+    """UTF-16 or UTF-32, the one that makes most letters of ASCII of these bytes.
+
+    None for a text in which a NUL has strayed.
+    """
     found = {}
+    odd = len(head) - len(head.translate(None, CONTROL + b"\0"))
+    if odd * 20 < len(head) and "\ufffd" not in head.decode("utf-8", "replace")[:-1]:
+        return None
     for name in ("UTF-32LE", "UTF-32BE", "UTF-16LE", "UTF-16BE"):
         try:
             text = codecs.getincrementaldecoder(name)().decode(head)  # may end in a character
