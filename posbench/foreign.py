@@ -25,17 +25,23 @@ WHOLE = ("experiment", "scale")  # groups of yaml files that say `# @package _gl
 
 
 def require_ours(hydra: Any) -> None:
-    """Raise UserError for a setting of Hydra's that would move files, or would do nothing."""
+    """Raise UserError for a setting of Hydra's that would move files, or would do nothing.
+
+    Its folders may be set where Hydra writes files of its own: hydra.output_subdir, a log.
+    """
     plain: Any = OmegaConf.to_container(hydra, resolve=False)
+    handlers = (plain["job_logging"] or {}).get("handlers") or {}
+    writes = plain["output_subdir"] is not None or any("filename" in h for h in handlers.values())
     moved = {
-        "hydra.run.dir": plain["run"]["dir"] != ".",
-        "hydra.sweep.dir": plain["sweep"]["dir"] not in (".", "${home:${run.root}}"),
-        "hydra.sweep.subdir": plain["sweep"]["subdir"] != ".",
+        "hydra.run.dir": plain["run"]["dir"] != "." and not writes,
+        "hydra.sweep.dir": plain["sweep"]["dir"] not in (".", "${home:${run.root}}")
+        and not writes,
+        "hydra.sweep.subdir": plain["sweep"]["subdir"] != "." and not writes,
         "hydra.job.chdir": plain["job"]["chdir"],
     }
     if found := [key for key, is_moved in moved.items() if is_moved]:
         raise UserError(f"{', '.join(found)}: leave it out and set run.root; {INSTEAD}")
-    if plain["verbose"] and not (plain["job_logging"] or {}).get("handlers"):
+    if plain["verbose"] and not handlers:
         raise UserError(
             "hydra.verbose: there is no log to see it in; add hydra/job_logging=stdout"
         )

@@ -185,7 +185,7 @@ def test_no_run_two_runs_no_steps(tmp_path: Path, run: Path, capfd: Output) -> N
     assert code == 1
     assert "not a run folder" in err
     code, _, err = repro(capfd, run, str(tmp_path))
-    assert code == 2
+    assert code == 1
     assert "one run folder" in err
     code, _, err = repro(capfd, run, "repro.steps=0")
     assert code == 1
