@@ -31,14 +31,14 @@ def require_ours(hydra: Any) -> None:
     """
     plain: Any = OmegaConf.to_container(hydra, resolve=False)
     handlers = (plain["job_logging"] or {}).get("handlers") or {}
-    writes = plain["output_subdir"] is not None or any("filename" in h for h in handlers.values())
     moved = {
-        "hydra.run.dir": plain["run"]["dir"] != "." and not writes,
-        "hydra.sweep.dir": plain["sweep"]["dir"] not in (".", "${home:${run.root}}")
-        and not writes,
-        "hydra.sweep.subdir": plain["sweep"]["subdir"] != "." and not writes,
-        "hydra.job.chdir": plain["job"]["chdir"],
+        "hydra.run.dir": plain["run"]["dir"] != ".",
+        "hydra.sweep.dir": plain["sweep"]["dir"] not in (".", "${home:${run.root}}"),
+        "hydra.sweep.subdir": plain["sweep"]["subdir"] != ".",
     }
+    if plain["output_subdir"] is not None or any("filename" in h for h in handlers.values()):
+        moved = {}
+    moved["hydra.job.chdir"] = plain["job"]["chdir"]
     if found := [key for key, is_moved in moved.items() if is_moved]:
         raise UserError(f"{', '.join(found)}: leave it out and set run.root; {INSTEAD}")
     if plain["verbose"] and not handlers:

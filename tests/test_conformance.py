@@ -274,7 +274,7 @@ def subject_of(fault: type[Encoding], **settings: object) -> Subject:
     return Subject(dataclasses.replace(config, encoding=settings), torch.device("cpu"))
 
 
-@pytest.mark.parametrize("fault", a_few(FAULTS, 11), ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize("fault", a_few([*FAULTS], 11), ids=lambda fault: fault.__name__)
 def test_a_fault_is_caught(fault: type[Encoding]) -> None:
     broken = {f.name: f.detail for f in findings(subject_of(fault)) if f.holds is False}
     assert FAULTS[fault] in broken
