@@ -292,19 +292,21 @@ def test_a_long_line_is_taken_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_ctrl_c_ends_the_training_of_a_tokenizer() -> None:
     """Its library looks for no signals, so it must not be at work in the thread that does."""
-    release, threads = threading.Event(), list[threading.Thread]()
+    release, ended, threads = threading.Event(), threading.Event(), list[threading.Thread]()
 
     def work() -> None:
         threads.append(threading.current_thread())
         release.wait(60)
+        ended.set()
 
     timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
         tokenizers._interruptible(work)
     assert threads != [threading.current_thread()]
-    assert threads[0].is_alive()  # the interrupt did not wait for it
+    assert not ended.is_set()  # the interrupt did not wait for it
     release.set()
+    assert ended.wait(60)
 
 
 def test_what_goes_wrong_in_the_training_of_a_tokenizer_is_raised() -> None:

@@ -11,7 +11,7 @@ HEAD = 4096  # bytes looked at for an encoding
 RARE = 100  # in text at most one byte of so many is a control character
 # ASCII has these for terminals and lines; backspace, tab, \n, \v, \f, \r, escape, \x1c to \x1f.
 CONTROL = bytes({*range(1, 0x20), 0x7F} - {*range(8, 14), *range(0x1B, 0x20)})
-BINARY = "has control characters, like binary data"
+BINARY = "has NUL or other control characters, like binary data"
 MARKS = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32"} | {
     codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",
