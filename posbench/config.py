@@ -7,6 +7,8 @@ names defines their keys (build.py checks them); everything else is checked agai
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
 import re
 import typing
 from collections.abc import Iterator
@@ -137,7 +139,10 @@ def load(node: DictConfig, schema: type[T]) -> T:
     merged = OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(literal(resolved)))
     typed = OmegaConf.to_object(merged)
     assert isinstance(typed, schema)
-    values.require_usable(dataclasses.asdict(typed))  # type: ignore[call-overload]
+    plain = dataclasses.asdict(typed)  # type: ignore[call-overload]
+    for key in known_keys(schema):
+        values.require_flat(key, functools.reduce(operator.getitem, key.split("."), plain))
+    values.require_usable(plain)
     return typed
 
 

@@ -25,6 +25,12 @@ def require_usable(tree: Any) -> None:
             raise UserError(f"{key} holds the secret in {name}, and it would be written down")
 
 
+def require_flat(key: str, value: object) -> None:
+    """Raise UserError for a list in a list, of which omegaconf does not look at the types."""
+    if isinstance(value, list) and any(isinstance(each, (list, dict)) for each in value):
+        raise UserError(f"{key}={value} must be a list of plain values, as in [1,2]")
+
+
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     """Dotted keys with their values, and the keys of dictionaries as values too."""
     if isinstance(value, dict):

@@ -160,6 +160,9 @@ def _child(
 ) -> None:
     os.dup2(said.fileno(), 1)
     os.dup2(said.fileno(), 2)
+    for number, name in ((1, "stdout"), (2, "stderr")):  # those there were are of files
+        stream = open(number, "w", buffering=1, encoding="utf-8", closefd=False)  # noqa: SIM115
+        setattr(sys, name, stream)
     os.environ["POSBENCH_CACHE"] = str(root / "cache")
     peaks.SIDE["cpu"] = 64  # of products that are timed: not what is tested
     for limit in limits:

@@ -329,7 +329,7 @@ def test_the_command_reads_real_runs(tmp_path: Path, capfd: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize(
-    ("word", "expected"), [("rnus=[x]", "did you mean runs?"), ("runs=x", "runs")]
+    ("word", "expected"), [("rnus=[x]", "did you mean runs?"), ("runs=[[x]]", "runs")]
 )
 def test_a_mistake_is_one_line(
     word: str, expected: str, capfd: pytest.CaptureFixture[str]

@@ -43,6 +43,8 @@ def test_an_unknown_command_names_the_nearest(capfd: Output) -> None:
 
 
 MISTAKES: list[Any] = [
+    ("eval.lengths=[[16]]", ["eval.lengths=[[16]]", "a list of plain values"]),
+    ("optim.betas=[[1],2]", ["optim.betas", "a list of plain values"]),
     ("encoding=alibbi", ["encoding=alibbi", "did you mean alibi?", "transformer_xl"]),
     ("corpus=sotuu", ["corpus=sotuu", "did you mean sotu?"]),
     ("train.stpes=3", ["train.stpes", "did you mean train.steps?"]),

@@ -268,7 +268,7 @@ def test_a_damaged_file_of_losses_is_one_line(tmp_path: Path, content: bytes) ->
     folder = write_run(tmp_path, "a", 1, lambda n: 3.4)
     path = next((folder / "losses").iterdir())
     path.write_bytes(content)
-    with pytest.raises(UserError, match="score it again with posbench eval run="):
+    with pytest.raises(UserError, match="score it again with posbench eval "):
         compared(tmp_path)
 
 

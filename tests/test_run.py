@@ -354,7 +354,7 @@ def test_a_damaged_config_gets_one_clear_line(tmp_path: Path, capfd: Output) -> 
 def test_other_lengths_of_a_finished_run_point_to_eval(tmp_path: Path, capfd: Output) -> None:
     assert train(tmp_path) == 0
     assert train(tmp_path, "eval.lengths=[16,48]") == 1
-    assert "posbench eval run=" in capfd.readouterr().err
+    assert f"posbench eval {folder(tmp_path, 'rope')}" in capfd.readouterr().err
 
 
 def test_half_a_line_left_by_a_crash_is_cut_off(tmp_path: Path) -> None:

@@ -61,7 +61,10 @@ def test_what_a_job_would_trip_over_is_said_before_the_first(
     assert not runs(tmp_path)
 
 
-def test_a_dry_run_lists_the_jobs_and_does_nothing(tmp_path: Path, capfd: Output) -> None:
+def test_a_dry_run_lists_the_jobs_and_does_nothing(
+    tmp_path: Path, capfd: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "250")  # where it is narrow, a folder tells its run
     words = "encoding=alibi,learned seed=1,2"
     assert sweep(tmp_path, "encoding=alibi seed=2") == 0
     before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.is_file()}
