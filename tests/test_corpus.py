@@ -234,6 +234,7 @@ def sotu(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return prepare(Sotu(), BPE(1024), tmp_path_factory.mktemp("cache"))
 
 
+@pytest.mark.slow
 def test_sotu_under_bpe(sotu: Corpus) -> None:
     assert [len(sotu.documents(split)) for split in SPLITS] == [190, 23, 24]
     scored = {s: int(sotu.byte_lengths[np.asarray(sotu.tokens[s])].sum()) for s in SPLITS}

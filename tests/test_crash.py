@@ -159,14 +159,14 @@ def test_killed_at_twenty_moments(tmp_path: Path, text: Path, whole: tuple[Path,
 @pytest.mark.parametrize(
     ("file", "free"),
     [
-        ("train.bin", 100),
+        *slow(("train.bin", 100)),
         pytest.param("meta.json", 0, marks=pytest.mark.long),
         pytest.param("config.yaml", 40, marks=pytest.mark.long),
         *slow(("status.json", 5)),
         ("metrics.jsonl", 30),
         *slow(("step-000002", 2_000)),
         pytest.param("step-000003", 0, marks=pytest.mark.long),
-        ("npz", 200),
+        *slow(("npz", 200)),
         ("open .*results.jsonl", 30),
         pytest.param("open .*probes.jsonl", 1, marks=pytest.mark.long),
         pytest.param("summary.json", 7, marks=pytest.mark.long),
@@ -251,17 +251,21 @@ WIDE = "model.width=16 model.feed_forward=262144 model.layers=1 model.dropout=0"
 
 @pytest.mark.parametrize(
     ("more", "expected"),
-    [
-        ("model.width=4096 model.feed_forward=65536", "the model, width 4096, 2 layers"),
-        (
-            f"{WIDE} train.batch=256 train.accumulate=1",
-            "a training step of train.batch=256 x train.length=16; try a smaller train.batch",
-        ),
-        (
-            f"{WIDE} train.steps=1 eval.batch_tokens=8000 eval.lengths=[16,344] eval.blocks=16",
-            "evaluation with eval.batch_tokens=8000",
-        ),
-    ],
+    a_few(
+        [
+            ("model.width=4096 model.feed_forward=65536", "the model, width 4096, 2 layers"),
+            (
+                f"{WIDE} train.batch=256 train.accumulate=1",
+                "a training step of train.batch=256 x train.length=16; try a smaller train.batch",
+            ),
+            (
+                f"{WIDE} train.steps=1 eval.batch_tokens=8000 eval.lengths=[16,344] "
+                "eval.blocks=16",
+                "evaluation with eval.batch_tokens=8000",
+            ),
+        ],
+        1,
+    ),
 )
 def test_memory_that_runs_out_is_one_line(
     tmp_path: Path, text: Path, more: str, expected: str

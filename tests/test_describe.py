@@ -36,6 +36,7 @@ from posbench.encodings.rope import RoPE
 from posbench.encodings.shaw import Shaw
 from posbench.encodings.t5 import T5Bias
 from posbench.encodings.transformer_xl import TransformerXL
+from tests.marks import a_few
 
 NAMES = sorted(path.stem for path in (Path(__file__).parents[1] / "conf/encoding").glob("*.yaml"))
 TOY = "model.width=16 model.heads=2 model.feed_forward=32 train.length=16 describe.matrix=8"
@@ -61,7 +62,7 @@ def only(make: Callable[[Shape], Encoding], shape: Shape = TINY) -> Parameter:
     return found
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", a_few(NAMES, 12))
 def test_every_encoding_is_described(name: str) -> None:
     asking = asked(f"encoding={name}", *TOY.split())
     written = io.StringIO()
@@ -299,6 +300,7 @@ def test_shades_are_steps_of_the_logarithm() -> None:
     assert least[-1] == pytest.approx(0.01**0.2)
 
 
+@pytest.mark.slow
 def test_the_figures_are_images_and_the_same_each_time(tmp_path: Path, capsys: Output) -> None:
     words = ["encoding=local_global", "encoding.windows.local=4", *TOY.split()]
     assert cli.run(["describe", *words, "figures=true", f"folder={tmp_path}/shown"]) == 0
@@ -314,6 +316,7 @@ def test_the_figures_are_images_and_the_same_each_time(tmp_path: Path, capsys: O
             assert ElementTree.parse(path).getroot().tag == "{http://www.w3.org/2000/svg}svg"
 
 
+@pytest.mark.slow
 def test_matplotlib_is_left_alone_without_figures(tmp_path: Path) -> None:
     code = (
         "import sys; from posbench import cli; "

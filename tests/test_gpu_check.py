@@ -149,6 +149,7 @@ def test_the_limits_of_the_groups_are_8_minutes() -> None:
     assert sum(max(part.limit for part in group) for group in groups) == gpu_check.BUDGET
 
 
+@pytest.mark.slow
 def test_every_shipped_encoding_is_compared_three_times() -> None:
     settings = Settings("cpu", False, "")
     names = [case.name for case in flex.cases(settings) if not case.extra]

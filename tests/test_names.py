@@ -16,6 +16,7 @@ from posbench.run_folder import RunFolder
 from posbench.sources import Files
 from posbench.words import readable
 from tests.folders import write_run
+from tests.marks import a_few
 from tests.test_cli import one_line
 from tests.toy import arguments, flat, write_text
 
@@ -211,23 +212,26 @@ def test_a_home_that_is_none_is_refused(
 
 @pytest.mark.parametrize(
     ("words", "expected"),
-    [
-        ("run.name=" + "x" * 300, "run.name: a name of 300 bytes"),
-        ("run.experiment=" + "é" * 101, "run.experiment: a name of 202 bytes"),
-        ("run.name=a/" + "x" * 201, "at most 200 "),
-        ("run.root=" + "x" * 256, "run.root: a name of 256 bytes"),
-        ("run.root=" + "/".join(["x" * 200] * 20), "run.root, run.experiment and run.name"),
-        ("folder=" + "x" * 256, "folder: a name of 256 bytes"),
-        ("run.name='  '", "run.name=' ' must be a path below run.root"),
-        ("run.name=a/ /b", "below run.root"),
-        ("run.name=.", "run.name='.' must be"),
-        ("run.name=", "run.name='' must be"),
-        ("run.name=~/x", "run.name='~/x' must be"),
-        ("run.name=a\nb", "run.name='a\\nb' has characters that are no text"),
-        ("run.name=a,b", "run.name=a,b: commas sweep, with -m"),
-        ("run.name=null", "run.name: must not be null"),
-        ("run.root=", "run.root='' names no folder"),
-    ],
+    a_few(
+        [
+            ("run.name=" + "x" * 300, "run.name: a name of 300 bytes"),
+            ("run.experiment=" + "é" * 101, "run.experiment: a name of 202 bytes"),
+            ("run.name=a/" + "x" * 201, "at most 200 "),
+            ("run.root=" + "x" * 256, "run.root: a name of 256 bytes"),
+            ("run.root=" + "/".join(["x" * 200] * 20), "run.root, run.experiment and run.name"),
+            ("folder=" + "x" * 256, "folder: a name of 256 bytes"),
+            ("run.name='  '", "run.name=' ' must be a path below run.root"),
+            ("run.name=a/ /b", "below run.root"),
+            ("run.name=.", "run.name='.' must be"),
+            ("run.name=", "run.name='' must be"),
+            ("run.name=~/x", "run.name='~/x' must be"),
+            ("run.name=a\nb", "run.name='a\\nb' has characters that are no text"),
+            ("run.name=a,b", "run.name=a,b: commas sweep, with -m"),
+            ("run.name=null", "run.name: must not be null"),
+            ("run.root=", "run.root='' names no folder"),
+        ],
+        1,
+    ),
 )
 @pytest.mark.parametrize("command", ["train", "speed"])
 def test_a_name_that_cannot_be_used_is_refused_before_anything_is_made(
@@ -260,7 +264,7 @@ def test_the_longest_name_that_is_allowed(tmp_path: Path) -> None:
     assert cli.run([*tune, "train.steps=1", "tune.blocks=2"]) == 0
 
 
-@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("many", a_few([False, True], 1))
 def test_the_overrides_as_a_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Output, many: bool
 ) -> None:

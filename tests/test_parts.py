@@ -19,6 +19,7 @@ from posbench.report.probing import probe_tables
 from posbench.results import ProbeResult
 from posbench.run_folder import RunFolder
 from posbench.statistics import Bootstrap
+from tests.marks import a_few
 from tests.toy import train
 
 Output = pytest.CaptureFixture[str]
@@ -95,14 +96,17 @@ def test_a_run_that_goes_on_as_it_was_keeps_its_one_part(root: Path, capsys: Out
 
 @pytest.mark.parametrize(
     ("changed", "said"),
-    [
-        ({"instructions": "OTHER"}, "instructions OTHER ("),
-        ({"threads": 3}, "threads 3 ("),
-        ({"commit": "123456789abc"}, "commit 123456789abc ("),
-        ({"packages": {"torch": "9.9"}}, "torch 9.9 ("),
-        ({"device_name": "another processor"}, "device_name another processor ("),
-        ({"variables": {"X": "1"}}, "variables {'X': '1'} ("),
-    ],
+    a_few(
+        [
+            ({"instructions": "OTHER"}, "instructions OTHER ("),
+            ({"threads": 3}, "threads 3 ("),
+            ({"commit": "123456789abc"}, "commit 123456789abc ("),
+            ({"packages": {"torch": "9.9"}}, "torch 9.9 ("),
+            ({"device_name": "another processor"}, "device_name another processor ("),
+            ({"variables": {"X": "1"}}, "variables {'X': '1'} ("),
+        ],
+        2,
+    ),
 )
 def test_a_run_that_goes_on_elsewhere_says_so_and_keeps_both_parts(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output, changed: Any, said: str

@@ -23,7 +23,7 @@ from posbench.files import append_row, read_rows
 from posbench.report import collect
 from posbench.run_folder import RunFolder
 from tests.inductor import needs_inductor
-from tests.marks import slow
+from tests.marks import a_few, slow
 from tests.tolerance import close, training
 from tests.toy import arguments, flat, train
 
@@ -139,7 +139,7 @@ def test_a_compiled_run_gives_the_same_losses(tmp_path: Path) -> None:
     assert other == pytest.approx(eager, rel=limit)
 
 
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("stop", a_few([signal.SIGINT, signal.SIGTERM], 1))
 def test_a_signal_saves_and_stops(tmp_path: Path, stop: signal.Signals) -> None:
     words = flat(arguments(tmp_path, "train.steps=100000 train.checkpoint_every=100000"))
     process = subprocess.Popen(

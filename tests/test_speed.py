@@ -31,6 +31,7 @@ from posbench.speed.memory import Memory
 from posbench.speed.rounds import Best, Rounds, Steady, Work, alternate
 from posbench.speed.work import windows
 from posbench.trainer import Trainer
+from tests.marks import a_few
 
 CPU = torch.device("cpu")
 TOY = (
@@ -441,6 +442,7 @@ class Killed(Selfish):
         return x
 
 
+@pytest.mark.slow
 def test_a_child_tells_its_own_peak() -> None:
     settings = asked("encoding=nope", "model.width=128", "model.feed_forward=512")
     found = memory.measure(settings, "train", 512, CPU)
@@ -452,11 +454,14 @@ def test_a_child_tells_its_own_peak() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "expected"),
-    [
-        ("Selfish", "out of memory"),
-        ("Killed", "out of memory (its process was killed)"),
-        ("Broken", "failed: RuntimeError: The size of tensor"),
-    ],
+    a_few(
+        [
+            ("Selfish", "out of memory"),
+            ("Killed", "out of memory (its process was killed)"),
+            ("Broken", "failed: RuntimeError: The size of tensor"),
+        ],
+        1,
+    ),
 )
 def test_a_child_that_fails_is_a_reason(kind: str, expected: str, capfd: Output) -> None:
     settings = asked("encoding=nope", f"encoding._target_=tests.test_speed.{kind}")
@@ -510,6 +515,7 @@ def test_the_command_writes_every_round(
     assert len(small) == 8
 
 
+@pytest.mark.slow
 def test_memory_is_asked_of_the_same_configuration(
     tmp_path: Path, small: list[dict[str, Any]]
 ) -> None:
@@ -640,30 +646,33 @@ def test_bold_is_the_best_of_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("words", "expected"),
-    [
-        ("speed.modes=[train,evl]", ["speed.modes=['train', 'evl']", "train, eval"]),
-        ("speed.modes=[]", ["speed.modes=[]", "train, eval"]),
-        ("speed.modes=[eval,eval]", ["speed.modes", "twice"]),
-        ("speed.lengths=[]", ["speed.lengths=[]", "at least 1"]),
-        ("speed.lengths=[0]", ["speed.lengths=[0]", "at least 1"]),
-        ("speed.lengths=[16,16]", ["speed.lengths=[16, 16]", "twice"]),
-        ("speed.lengths=[many]", ["speed.lengths", "many"]),
-        ("speed.rounds=0", ["speed.rounds=0", "at least 1"]),
-        ("speed.tokens=0", ["speed.tokens=0", "at least 1"]),
-        ("speed.vocabulary=0", ["speed.vocabulary=0", "at least 1"]),
-        ("speed.seconds=-1", ["speed.seconds=-1"]),
-        ("speed.seconds=inf", ["speed.seconds=inf"]),
-        ("speed.baseline=nop", ["speed.baseline=nop", "did you mean nope?"]),
-        ("speed.round=3", ["speed.round", "no such key"]),
-        ("eval.targets=0", ["eval.targets=0"]),
-        ("encoding=alibbi", ["encoding=alibbi", "did you mean alibi?"]),
-        ("encoding=cope model.attention=fused", ["model.attention=fused", "CoPE"]),
-        ("encoding=t5 encoding.buckets=3", ["encoding.buckets=3"]),
-        ("model.heads=3", ["model.heads=3", "model.width=16"]),
-        ("runtime.dtype=float8", ["runtime.dtype=float8"]),
-        ("run.name=../x", ["run.name", "../x"]),
-        ("folder=/dev/null/x", ["/dev/null"]),
-    ],
+    a_few(
+        [
+            ("speed.modes=[train,evl]", ["speed.modes=['train', 'evl']", "train, eval"]),
+            ("speed.modes=[]", ["speed.modes=[]", "train, eval"]),
+            ("speed.modes=[eval,eval]", ["speed.modes", "twice"]),
+            ("speed.lengths=[]", ["speed.lengths=[]", "at least 1"]),
+            ("speed.lengths=[0]", ["speed.lengths=[0]", "at least 1"]),
+            ("speed.lengths=[16,16]", ["speed.lengths=[16, 16]", "twice"]),
+            ("speed.lengths=[many]", ["speed.lengths", "many"]),
+            ("speed.rounds=0", ["speed.rounds=0", "at least 1"]),
+            ("speed.tokens=0", ["speed.tokens=0", "at least 1"]),
+            ("speed.vocabulary=0", ["speed.vocabulary=0", "at least 1"]),
+            ("speed.seconds=-1", ["speed.seconds=-1"]),
+            ("speed.seconds=inf", ["speed.seconds=inf"]),
+            ("speed.baseline=nop", ["speed.baseline=nop", "did you mean nope?"]),
+            ("speed.round=3", ["speed.round", "no such key"]),
+            ("eval.targets=0", ["eval.targets=0"]),
+            ("encoding=alibbi", ["encoding=alibbi", "did you mean alibi?"]),
+            ("encoding=cope model.attention=fused", ["model.attention=fused", "CoPE"]),
+            ("encoding=t5 encoding.buckets=3", ["encoding.buckets=3"]),
+            ("model.heads=3", ["model.heads=3", "model.width=16"]),
+            ("runtime.dtype=float8", ["runtime.dtype=float8"]),
+            ("run.name=../x", ["run.name", "../x"]),
+            ("folder=/dev/null/x", ["/dev/null"]),
+        ],
+        6,
+    ),
 )
 def test_a_mistake_gets_one_clear_line(
     words: str, expected: list[str], tmp_path: Path, small: list[dict[str, Any]], capfd: Output

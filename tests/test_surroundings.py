@@ -335,6 +335,7 @@ def test_a_library_that_cannot_be_imported_is_named(
     assert not is_users(defect.value)
 
 
+@pytest.mark.slow
 def test_a_matplotlibrc_changes_no_figure(tmp_path: Path) -> None:
     """One in a user's settings is matplotlib's rcParams by the time that figures are drawn."""
     import matplotlib

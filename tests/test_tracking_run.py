@@ -83,6 +83,7 @@ def test_a_killed_run_goes_on_and_its_mirror_has_every_point_once(tmp_path: Path
     assert rows(run, "length") == scored(run)
 
 
+@pytest.mark.slow
 def test_late_evaluation_goes_into_the_same_run(tmp_path: Path) -> None:
     assert train(tmp_path, "tracking.wandb=offline") == 0
     run = folder(tmp_path)
@@ -97,6 +98,7 @@ def test_late_evaluation_goes_into_the_same_run(tmp_path: Path) -> None:
     assert end.exit_code == 0
 
 
+@pytest.mark.slow
 def test_a_run_that_was_not_tracked_is_tracked_later(tmp_path: Path) -> None:
     assert train(tmp_path) == 0
     run = folder(tmp_path)
@@ -146,6 +148,7 @@ tracker.finish(0)
 """
 
 
+@pytest.mark.slow
 def test_jobs_in_other_processes_have_runs_of_their_own(tmp_path: Path) -> None:
     """Two at a time, started by a process that is at W&B itself, as a launcher's parent may be."""
     wandb.setup()

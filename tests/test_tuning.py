@@ -130,6 +130,7 @@ def test_a_second_tuning_only_does_what_is_missing(
     assert len(second["trials"]) == second["budget"]["trials"] == 2
 
 
+@pytest.mark.slow
 def test_a_smaller_budget_chooses_among_as_many(tmp_path: Path) -> None:
     assert tune(tmp_path, "encoding=t5") == 0
     assert tune(tmp_path, "encoding=t5 tune.trials=1") == 0
@@ -154,6 +155,7 @@ def test_an_encoding_whose_trials_all_diverge_fails_alone(
     assert "Traceback" not in told.err
 
 
+@pytest.mark.slow
 def test_a_record_is_never_mixed_with_another_set_up(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -165,6 +167,7 @@ def test_a_record_is_never_mixed_with_another_set_up(
     assert record(tmp_path, "alibi") == before
 
 
+@pytest.mark.slow
 def test_the_choice_does_not_see_longer_lengths(tmp_path: Path) -> None:
     """The same trials and losses, whatever is evaluated beyond the training length."""
     assert tune(tmp_path / "a", "encoding=t5 eval.lengths=[16,32]") == 0
@@ -210,6 +213,7 @@ def test_what_trials_cannot_be_is_one_line(
     assert word.partition("=")[0] in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_unfinished_record_is_not_used(tmp_path: Path) -> None:
     assert tune(tmp_path, "encoding=alibi") == 0
     path = tmp_path / "outputs" / "default" / "tuned" / "alibi.yaml"

@@ -80,7 +80,7 @@ def test_each_key_is_told_of_here() -> None:
     assert keys >= MUTE
 
 
-@pytest.mark.parametrize("other", a_few([*OTHERS], 12))
+@pytest.mark.parametrize("other", a_few([*OTHERS], 6))
 def test_another_value_makes_other_numbers(root: Path, other: str) -> None:
     base, more = ("scored", SCORED) if other.startswith("eval.") else ("plain", "")
     name = "".join(c for c in other if c.isalnum())
@@ -151,7 +151,7 @@ def same(one: list[Tensor], two: list[Tensor]) -> bool:
 ENCODINGS = sorted(path.stem for path in CONF.glob("encoding/*.yaml"))
 
 
-@pytest.mark.parametrize("name", a_few(ENCODINGS, 12))
+@pytest.mark.parametrize("name", a_few(ENCODINGS, 6))
 def test_each_parameter_of_an_encoding_is_used(name: str) -> None:
     before = behaviour(f"encoding={name}")
     assert same(before, behaviour(f"encoding={name}"))
