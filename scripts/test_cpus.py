@@ -71,7 +71,7 @@ class Outcome(NamedTuple):
 def run(setting: Setting, more: list[str]) -> Outcome:
     """Every worker is a process: one that hangs is ended, and its tests go to another."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
-    workers = max(1, min(4, cores // setting.threads))
+    workers = max(1, min(4, cores))  # threads of a small matrix mostly wait, and do not spin
     command = [sys.executable, "-m", "pytest", "-n", str(workers), "--dist", "worksteal", "-rfE"]
     command += ["-p", "no:cacheprovider", "--tb=short", "--show-capture=no"]
     command += ["-o", f"faulthandler_timeout={HANGS}", "-o", "faulthandler_exit_on_timeout=true"]
