@@ -134,12 +134,15 @@ def test_a_mistake_gets_one_clear_line(
 
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
-    [
-        ("empty.txt", b"", "no text"),
-        ("binary.txt", b"\xff\xfe\x00\x01", "not UTF-8"),
-        ("broken.jsonl", b'{"text": "a"}\n{"text"\n', "broken.jsonl:2"),
-        ("short.txt", b"only this", "tokens"),
-    ],
+    a_few(
+        [
+            ("empty.txt", b"", "no text"),
+            ("binary.txt", b"\xff\xfe\x00\x01", "not UTF-8"),
+            ("broken.jsonl", b'{"text": "a"}\n{"text"\n', "broken.jsonl:2"),
+            ("short.txt", b"only this", "tokens"),
+        ],
+        2,
+    ),
 )
 def test_an_unusable_corpus_gets_one_clear_line(
     tmp_path: Path, capfd: Output, name: str, content: bytes, expected: str

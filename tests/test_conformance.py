@@ -31,7 +31,7 @@ def composed(*words: str) -> Config:
         return load(compose("train", ["run.name=x", *words]), Config)
 
 
-@pytest.mark.parametrize("name", a_few(NAMES, 9))
+@pytest.mark.parametrize("name", a_few(NAMES, 6))
 def test_every_shipped_encoding_keeps_its_promises(name: str) -> None:
     subject = Subject(composed(f"encoding={name}"), torch.device("cpu"))
     found = list(findings(subject))
@@ -274,7 +274,7 @@ def subject_of(fault: type[Encoding], **settings: object) -> Subject:
     return Subject(dataclasses.replace(config, encoding=settings), torch.device("cpu"))
 
 
-@pytest.mark.parametrize("fault", a_few([*FAULTS], 11), ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize("fault", a_few([*FAULTS], 6), ids=lambda fault: fault.__name__)
 def test_a_fault_is_caught(fault: type[Encoding]) -> None:
     broken = {f.name: f.detail for f in findings(subject_of(fault)) if f.holds is False}
     assert FAULTS[fault] in broken

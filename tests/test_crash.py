@@ -191,6 +191,7 @@ def test_a_full_disk_is_one_line_and_then_the_run_goes_on(
     assert_same_end(tmp_path, whole[0])
 
 
+@pytest.mark.slow
 def test_a_small_disk(tmp_path: Path, text: Path, whole: tuple[Path, Ended]) -> None:
     mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(tmp_path)]
     if os.geteuid() or subprocess.run(mount, capture_output=True).returncode:
@@ -208,7 +209,7 @@ def test_a_small_disk(tmp_path: Path, text: Path, whole: tuple[Path, Ended]) -> 
         subprocess.run(["umount", str(tmp_path)], check=True)
 
 
-@pytest.mark.parametrize("place", ["outputs", "cache", "outputs/default/x"])
+@pytest.mark.parametrize("place", a_few(["outputs", "cache", "outputs/default/x"], 1))
 def test_a_folder_that_may_only_be_read(
     tmp_path: Path, text: Path, whole: tuple[Path, Ended], place: str
 ) -> None:
@@ -227,6 +228,7 @@ def test_a_folder_that_may_only_be_read(
     assert_same_end(tmp_path, whole[0])
 
 
+@pytest.mark.slow
 def test_a_run_that_may_no_longer_be_written(
     tmp_path: Path, text: Path, whole: tuple[Path, Ended]
 ) -> None:
@@ -278,6 +280,7 @@ def test_memory_that_runs_out_is_one_line(
     assert RunFolder(tmp_path / RUN).status.get("state") != "done"
 
 
+@pytest.mark.slow
 def test_overwriting_a_run_leaves_it_whole_or_gone(
     tmp_path: Path, text: Path, whole: tuple[Path, Ended]
 ) -> None:

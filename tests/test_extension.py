@@ -199,21 +199,36 @@ def test_the_runs_own_numbers_stay(root: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "words", "said"),
-    [
-        ("alibi", ["extension=yarn"], ["YaRN", "ALiBi"]),
-        ("rope", ["extension=yarn", "extension.original_length=32"], ["original_length=32", "16"]),
-        ("rope", ["extension=pi", "extension.factor=0.5"], ["factor=0.5"]),
-        ("rope", ["extension=yarn", "extension.ramp=linear"], ["ramp=linear"]),
-        ("rope", ["extension=window", "extension.sinks=16"], ["recent=0"]),
-        ("rope", ["extension=yran"], ["yran", "yarn"]),
-        ("rope", ["extension=pi", "extension.facto=2"], ["facto"]),
-        ("rope", ["extension=pi", "extension.factor=null"], ["extension.factor=None", "float"]),
-        ("rope", ["extension=pi", "extension.factor=abc"], ["extension.factor=abc", "float"]),
-        ("rope", ["extension=pi", "+extension.base=5"], ["extension.base=5", "10000"]),
-        ("rope", ["extension=window", "extension.recent=2.5"], ["recent=2.5", "int"]),
-        ("rope", ["extension=yarn", "extension.original_length=0"], ["original_length=0", "16"]),
-        ("rope", ["extension=yarn", "extension.alpha=nan"], ["extension.alpha=nan"]),
-    ],
+    a_few(
+        [
+            ("alibi", ["extension=yarn"], ["YaRN", "ALiBi"]),
+            (
+                "rope",
+                ["extension=yarn", "extension.original_length=32"],
+                ["original_length=32", "16"],
+            ),
+            ("rope", ["extension=pi", "extension.factor=0.5"], ["factor=0.5"]),
+            ("rope", ["extension=yarn", "extension.ramp=linear"], ["ramp=linear"]),
+            ("rope", ["extension=window", "extension.sinks=16"], ["recent=0"]),
+            ("rope", ["extension=yran"], ["yran", "yarn"]),
+            ("rope", ["extension=pi", "extension.facto=2"], ["facto"]),
+            (
+                "rope",
+                ["extension=pi", "extension.factor=null"],
+                ["extension.factor=None", "float"],
+            ),
+            ("rope", ["extension=pi", "extension.factor=abc"], ["extension.factor=abc", "float"]),
+            ("rope", ["extension=pi", "+extension.base=5"], ["extension.base=5", "10000"]),
+            ("rope", ["extension=window", "extension.recent=2.5"], ["recent=2.5", "int"]),
+            (
+                "rope",
+                ["extension=yarn", "extension.original_length=0"],
+                ["original_length=0", "16"],
+            ),
+            ("rope", ["extension=yarn", "extension.alpha=nan"], ["extension.alpha=nan"]),
+        ],
+        3,
+    ),
 )
 def test_a_mistake_gets_one_clear_line(
     root: Path, name: str, words: list[str], said: list[str], capfd: Output
@@ -231,6 +246,7 @@ def test_every_knob_is_in_the_name(root: Path) -> None:
     assert "yarn x8 alpha=2 ramp=code" in {r.extension for r in read(run_folder(root))}
 
 
+@pytest.mark.slow
 def test_a_sweep_over_extensions_reports_every_failure(root: Path, capfd: Output) -> None:
     words = [f"run={run_folder(root)}", "extension=pi", "extension.factor=0.5,2,0.25"]
     assert cli.run(["eval", "-m", *words]) == 1
@@ -242,6 +258,7 @@ def test_a_sweep_over_extensions_reports_every_failure(root: Path, capfd: Output
     assert not Path("multirun").exists()
 
 
+@pytest.mark.slow
 def test_a_run_forced_to_one_kernel_can_still_be_streamed(tmp_path: Path) -> None:
     assert train(tmp_path, "encoding=rope model.attention=fused") == 0
     assert evaluate(tmp_path, "extension=window") == 0

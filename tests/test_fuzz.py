@@ -30,7 +30,7 @@ from tests.marks import slow
 from tests.toy import arguments, flat, write_text
 from tests.toy import train as train_toy
 
-FEW = 0.2  # of the 100
+FEW = 0.1  # of the 100
 SECONDS = 60  # for one example; most take less than one
 EXAMPLES = int(os.environ.get("POSBENCH_FUZZ", "2000"))
 SMALL = (

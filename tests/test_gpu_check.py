@@ -161,6 +161,7 @@ def test_every_shipped_encoding_is_compared_three_times() -> None:
     assert {name for name, *_ in steps.wanted(settings)} <= set(common.ENCODINGS)
 
 
+@pytest.mark.slow
 def test_a_kernel_that_differs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     from posbench.attention import KERNELS
 

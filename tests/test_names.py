@@ -184,6 +184,7 @@ def test_home_is_the_users_everywhere(home: Path, capfd: Output) -> None:
     assert not [path for path in Path().rglob("*") if path.name == "~"]
 
 
+@pytest.mark.slow
 def test_a_sweep_in_the_home_folder(home: Path, capfd: Output) -> None:
     """Hydra's own file of the sweep and the closing table included."""
     assert trained(home, "-m", "run.root=~/out", "run.name=a,k=4") == 0
@@ -318,6 +319,7 @@ def test_the_repeat_command_works_when_pasted(
         assert "has 8 positions" in one_line(capfd)
 
 
+@pytest.mark.slow
 def test_a_run_of_another_set_up_names_the_command_to_paste(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Output
 ) -> None:

@@ -126,6 +126,7 @@ def test_a_run_that_goes_on_elsewhere_says_so_and_keeps_both_parts(
     assert RunFolder(folder(root)).provenance["threads"] == found[0]["threads"]  # as begun
 
 
+@pytest.mark.slow
 def test_other_threads_are_a_part(root: Path) -> None:
     """Really other ones, not only told so; then an evaluation that was cut off, with one more."""
     threads = of(root)[0]["threads"]
@@ -166,6 +167,7 @@ def test_an_older_folder_has_one_part_of_what_it_tells(root: Path) -> None:
     assert "instructions" in second
 
 
+@pytest.mark.slow
 def test_the_dtype_of_auto_can_be_asked_for_on_another_machine(root: Path, capfd: Output) -> None:
     """Which is what the line that refuses another one says to do."""
     text = (folder(root) / "config.yaml").read_text()

@@ -16,7 +16,7 @@ from posbench.results import ProbeResult
 from posbench.words import readable
 from tests import specimens
 from tests.folders import write_run
-from tests.marks import slow
+from tests.marks import a_few, slow
 
 
 @pytest.fixture
@@ -132,15 +132,18 @@ def test_agreement_with_a_paper(root: Path, capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.parametrize(
     ("word", "named"),
-    [
-        ("report.formats=[word]", "report.formats: word is unknown"),
-        ("report.figures=[gif]", "report.figures: gif is unknown"),
-        ("report.baseline=alibbi", "did you mean alibi?"),
-        ("report.against=pres2022", "press2022"),
-        ("report.level=2", "report.level must lie in (0, 1)"),
-        ("report.recl_share=0", "report.recl_share=0"),
-        ("nowhere", "no run folder there"),
-    ],
+    a_few(
+        [
+            ("report.formats=[word]", "report.formats: word is unknown"),
+            ("report.figures=[gif]", "report.figures: gif is unknown"),
+            ("report.baseline=alibbi", "did you mean alibi?"),
+            ("report.against=pres2022", "press2022"),
+            ("report.level=2", "report.level must lie in (0, 1)"),
+            ("report.recl_share=0", "report.recl_share=0"),
+            ("nowhere", "no run folder there"),
+        ],
+        2,
+    ),
 )
 def test_a_mistake_is_one_line(
     root: Path, capsys: pytest.CaptureFixture[str], word: str, named: str
@@ -189,6 +192,7 @@ def test_probes_are_reported_with_their_chance(root: Path) -> None:
     assert float(found_rows[0]["low"]) < 123 / 192 < float(found_rows[0]["high"])
 
 
+@pytest.mark.slow
 def test_wandb_gets_the_same_tables_and_files(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     published: list[tuple[Mapping[str, tracking.Table], Sequence[Path]]] = []
 

@@ -13,6 +13,7 @@ from posbench import cli
 from posbench.files import read_rows
 from posbench.repro import differences
 from posbench.run_folder import RunFolder
+from tests.marks import a_few
 from tests.toy import train
 
 Output = pytest.CaptureFixture[str]
@@ -57,11 +58,14 @@ def change_provenance(run: Path, **values: Any) -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        "encoding=transformer_xl model.dropout=0.1 train.accumulate=2",
-        "encoding=randomized_rope tracking.every=2 train.steps=5",
-        "encoding=t5 runtime.dtype=bfloat16",
-    ],
+    a_few(
+        [
+            "encoding=transformer_xl model.dropout=0.1 train.accumulate=2",
+            "encoding=randomized_rope tracking.every=2 train.steps=5",
+            "encoding=t5 runtime.dtype=bfloat16",
+        ],
+        1,
+    ),
 )
 def test_a_run_gives_the_same_numbers_again(tmp_path: Path, capfd: Output, settings: str) -> None:
     run = run_of(tmp_path, settings)
@@ -78,6 +82,7 @@ def test_a_run_gives_the_same_numbers_again(tmp_path: Path, capfd: Output, setti
     assert before == {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in after}
 
 
+@pytest.mark.slow
 def test_so_many_steps_and_at_least_two_rows(tmp_path: Path, capfd: Output) -> None:
     run = run_of(tmp_path, "train.steps=9 tracking.every=3")
     for asked, steps, rows in ((1, 6, 2), (99, 9, 3)):
@@ -86,7 +91,9 @@ def test_so_many_steps_and_at_least_two_rows(tmp_path: Path, capfd: Output) -> N
         assert f"{steps} of 9 steps replayed, {rows} rows compared" in out
 
 
-@pytest.mark.parametrize(("key", "name"), [("loss", "loss"), ("grad_norm", "gradient norm")])
+@pytest.mark.parametrize(
+    ("key", "name"), a_few([("loss", "loss"), ("grad_norm", "gradient norm")], 1)
+)
 def test_the_first_step_that_differs_is_named(
     run: Path, capfd: Output, key: str, name: str
 ) -> None:
@@ -192,6 +199,7 @@ def test_no_run_two_runs_no_steps(tmp_path: Path, run: Path, capfd: Output) -> N
     assert "repro.steps=0 must be at least 1" in err
 
 
+@pytest.mark.slow
 def test_another_version_of_the_corpus(tmp_path: Path, capfd: Output) -> None:
     run = run_of(tmp_path)
     (tmp_path / "text" / "0.txt").write_text("other words entirely " * 300)

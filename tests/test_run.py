@@ -295,6 +295,7 @@ def test_a_sweep_with_a_failing_job(tmp_path: Path, capfd: Output) -> None:
     assert cli.run(["report", f"runs=[{tmp_path}]", f"folder={tmp_path}"]) == 0
 
 
+@pytest.mark.slow
 def test_a_mistake_does_not_cost_a_finished_run(tmp_path: Path, capfd: Output) -> None:
     assert train(tmp_path, "encoding=shaw") == 0
     before = results.read(folder(tmp_path, "shaw"))
@@ -373,6 +374,7 @@ def test_a_run_that_cannot_be_read_is_named(tmp_path: Path, capfd: Output) -> No
     assert "a row" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_every_encoding_trains_reports_and_reads_na(tmp_path: Path, capsys: Output) -> None:
     words = flat(arguments(tmp_path, f"encoding={','.join(NINE)} train.steps=2"))
     assert cli.run(["train", "-m", *words]) == 0
@@ -415,6 +417,7 @@ def test_eval_scores_a_finished_run_at_other_lengths(tmp_path: Path, capsys: Out
     assert "64 (4×)" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_an_encoding_from_outside(tmp_path: Path) -> None:
     """The README's mine.py and mine.yaml, in a folder of the user's own."""
     readme = (Path(__file__).parents[1] / "README.md").read_text()

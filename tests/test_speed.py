@@ -551,6 +551,7 @@ def test_memory_needs_positions_in_training() -> None:
     assert measure._too_long(model, "eval", 16) is None
 
 
+@pytest.mark.slow
 def test_the_baseline_is_not_measured_twice(
     tmp_path: Path, small: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, capsys: Output
 ) -> None:

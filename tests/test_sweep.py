@@ -16,6 +16,7 @@ from posbench import cli, results
 from posbench.encodings import Encoding
 from posbench.files import read_rows
 from posbench.run_folder import RunFolder
+from tests.marks import a_few
 from tests.toy import arguments, flat
 
 Output = pytest.CaptureFixture[str]
@@ -38,16 +39,19 @@ def runs(root: Path) -> list[Path]:
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [
-        ("encoding=alibi,shaw +encoding.k=3", "1 of 2 jobs.*encoding.k.*encoding=shaw"),
-        ("encoding=shaw,alibi ++encoding.k=3", "1 of 2 jobs.*encoding.k: ALiBi.*alibi seed 1"),
-        ("encoding=rope,t5 encoding.k=3", r"encoding.k: this.*in a sweep \+\+encoding.k"),
-        ("encoding=alibi,nosuch", "1 of 2 jobs.*encoding=nosuch: there is no such"),
-        ("encoding=alibi,t5 seed=1,x", "2 of 4 jobs.*seed: .*alibi seed x, t5 seed x"),
-        ("encoding=alibi model.heads=2,3", "1 of 2 jobs.*model.heads=3 must divide"),
-        ("encoding=alibi,t5 tuned=true", "2 of 2 jobs.*alibi.yaml: there is no such record"),
-        ("encoding=alibi optim.lr=1e-2,1e-3", "2 jobs share the folder .*run.name"),
-    ],
+    a_few(
+        [
+            ("encoding=alibi,shaw +encoding.k=3", "1 of 2 jobs.*encoding.k.*encoding=shaw"),
+            ("encoding=shaw,alibi ++encoding.k=3", "1 of 2 jobs.*encoding.k: ALiBi.*alibi seed 1"),
+            ("encoding=rope,t5 encoding.k=3", r"encoding.k: this.*in a sweep \+\+encoding.k"),
+            ("encoding=alibi,nosuch", "1 of 2 jobs.*encoding=nosuch: there is no such"),
+            ("encoding=alibi,t5 seed=1,x", "2 of 4 jobs.*seed: .*alibi seed x, t5 seed x"),
+            ("encoding=alibi model.heads=2,3", "1 of 2 jobs.*model.heads=3 must divide"),
+            ("encoding=alibi,t5 tuned=true", "2 of 2 jobs.*alibi.yaml: there is no such record"),
+            ("encoding=alibi optim.lr=1e-2,1e-3", "2 jobs share the folder .*run.name"),
+        ],
+        3,
+    ),
 )
 def test_what_a_job_would_trip_over_is_said_before_the_first(
     tmp_path: Path, capfd: Output, words: str, said: str
@@ -84,6 +88,7 @@ def test_a_dry_run_lists_the_jobs_and_does_nothing(
     assert len(runs(tmp_path)) == 1
 
 
+@pytest.mark.slow
 def test_what_failed_before_it_got_anywhere_is_in_nobodys_way(
     tmp_path: Path, capfd: Output
 ) -> None:

@@ -121,6 +121,7 @@ def test_a_run_that_fails_is_finished_as_failed(
     assert rows(run) == read_rows(run / "metrics.jsonl")
 
 
+@pytest.mark.slow
 def test_every_job_of_a_sweep_is_a_run_of_its_own(tmp_path: Path) -> None:
     words = flat(arguments(tmp_path, "tracking.wandb=offline encoding=alibi,rope"))
     assert cli.run(["train", "-m", *words]) == 0

@@ -176,7 +176,7 @@ def test_repro_refuses_it_too(run: Path, capfd: Output, what: str) -> None:
     assert expected in refused(capfd, "repro", f"run={run}", "runtime.threads=1")
 
 
-@pytest.mark.parametrize("what", a_few([*REFUSED_BY_EVAL], 18))
+@pytest.mark.parametrize("what", a_few([*REFUSED_BY_EVAL], 9))
 def test_eval_refuses_a_tampered_folder(run: Path, capfd: Output, what: str) -> None:
     tamper, expected = REFUSED_BY_EVAL[what]
     tamper(run)
@@ -290,7 +290,7 @@ REFUSED_BY_REPORT: dict[str, Tamper] = {
 }
 
 
-@pytest.mark.parametrize("what", a_few([*REFUSED_BY_REPORT], 12))
+@pytest.mark.parametrize("what", a_few([*REFUSED_BY_REPORT], 6))
 def test_report_refuses_a_tampered_folder(run: Path, capfd: Output, what: str) -> None:
     REFUSED_BY_REPORT[what](run)
     said = refused(capfd, "report", f"runs=[{run}]", "folder=made", "report.figures=[]")
