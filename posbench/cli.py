@@ -12,7 +12,8 @@ import os
 import signal
 import sys
 
-from posbench import surroundings, torchrun
+from posbench.machine import environment, torchrun
+from posbench.terminal import streams
 
 COMMANDS = {
     "train": "train, evaluate at every length, print the row; -m sweeps",
@@ -35,11 +36,12 @@ def main() -> None:
     """Console entry point: `posbench COMMAND [key=value ...]`."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
-        surroundings.enter()
+        streams.enter()
+        environment.enter()
         code = run(sys.argv[1:])
         sys.stdout.flush()
     except OSError as error:  # not of a command: those are told by it
-        code = surroundings.lost(error)
+        code = streams.lost(error)
     if torchrun.processes() > 1:  # where one leaves, torchrun tells the others to, and they do
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(code)
@@ -90,12 +92,12 @@ def _dispatch(command: str, rest: list[str]) -> int:
     if torchrun.processes() > 1:
         # A DistributedDataParallel that looks for unused parameters warns where there are none.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    from posbench.explain import exit_with, interrupted
+    from posbench.hydra_app.error_lines import exit_with, interrupted
 
     asked = os.environ.get("HYDRA_FULL_ERROR")  # 1: the user wants tracebacks
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of printing and exiting
     try:
-        from posbench import words
+        from posbench.hydra_app import overrides as words
 
         sys.argv = [f"posbench {command}", *words.readable(command, rest)]
         importlib.import_module(f"posbench.commands.{command}").main()

@@ -15,8 +15,7 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from itertools import pairwise
 
-from posbench.errors import UserError
-from posbench.explain import nearest
+from posbench.errors import UserError, nearest
 
 NONOVERLAPPING = "nonoverlapping"
 CURVE_COLUMNS = {"train_length", "eval_length", "perplexity", "protocol"}

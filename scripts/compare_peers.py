@@ -29,8 +29,8 @@ from rich.console import Console
 from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from posbench import runtime
 from posbench.encodings import Shape
+from posbench.machine import runtime
 from scripts import peers
 from scripts.peer_table import Row, environment, markdown, table
 from scripts.peers import Make, Party, Wanted

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from posbench.files import read_rows, write_json
+from posbench.machine.files import read_rows, write_json
 from scripts.gpu import watch
 from scripts.gpu.part import Part, Plan, Row, Settings, attempt, plan_of
 

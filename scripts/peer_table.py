@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from rich.table import Table
 
-from posbench.runtime import commit
+from posbench.machine import provenance
 
 LEFT = ["mode", "encoding", "peer", "setting"]
 HEADERS = "mode length encoding peer setting parameters posbench/s peer/s ratio spread".split()
@@ -57,7 +57,7 @@ def environment(script: str, arguments: Sequence[str]) -> dict[str, str]:
     packages = ("torch", "x-transformers", "transformers")
     return {
         "command": shlex.join(["python", script, *arguments]),
-        "posbench": commit() or "no commit",
+        "posbench": provenance.commit() or "no commit",
         **{package: metadata.version(package) for package in packages},
         "python": platform.python_version(),
         "processor": models[0] if models else platform.machine(),

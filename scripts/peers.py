@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from posbench import model as models
 from posbench.encodings import Encoding, Shape
 from posbench.encodings.alibi import ALiBi
 from posbench.encodings.cope import CoPE
@@ -31,6 +30,7 @@ from posbench.encodings.rope import RoPE
 from posbench.encodings.sinusoidal import Sinusoidal
 from posbench.encodings.t5 import T5Bias
 from posbench.encodings.xpos import XPos
+from posbench.model import transformer as models
 
 xt: Any = importlib.import_module("x_transformers")
 hf: Any = importlib.import_module("transformers")

@@ -14,8 +14,8 @@ import sys
 
 from hydra import compose, initialize_config_module
 
-from posbench import build
 from posbench.config import Config, load
+from posbench.model import from_config
 from posbench.speed.cost import Pass, cost
 
 UTILISATION = (0.40, 0.20)  # of the peak, best and worst: NoPE in training, all in evaluation
@@ -45,7 +45,7 @@ class Row:
 
 def row(config: Config) -> Row:
     train, evaluated = config.train, config.eval
-    model = build.model(config, config.tokenizer["vocabulary"])
+    model = from_config.model(config, config.tokenizer["vocabulary"])
     step = Pass(True, train.batch, train.length, scored=train.length, itemsize=2)
     limit = model.encoding.max_length
     passes = [
@@ -79,7 +79,7 @@ def tell(rows: list[Row], config: Config, seeds: int) -> None:
     train = config.train
     step = train.batch * train.length * train.accumulate
     tokens, nope, runs = train.steps * step, rows[0], len(rows) * seeds
-    model = build.model(config, config.tokenizer["vocabulary"])
+    model = from_config.model(config, config.tokenizer["vocabulary"])
     parameters = sum(parameter.numel() for parameter in model.parameters())
     print(
         f"NoPE has {parameters / 1e6:.1f} M parameters. A run: {tokens / 1e9:.2f} G tokens, "

@@ -15,10 +15,10 @@ import torch
 from hydra import compose, initialize_config_module
 from torch.profiler import ProfilerActivity, profile
 
-from posbench import build
 from posbench import config as schemas
-from posbench.segments import Batch
-from posbench.trainer import Trainer
+from posbench.corpus.segments import Batch
+from posbench.model import from_config
+from posbench.training.trainer import Trainer
 
 GROUPS = {  # by the first part of an operation's name that fits
     "linear layers": ("aten::mm", "aten::addmm"),
@@ -52,7 +52,7 @@ def trainer(encoding: str, dtype: str) -> Trainer:
     with initialize_config_module("posbench.conf", version_base="1.3"):
         words = SETTINGS.format(dtype=dtype, encoding=encoding).split()
         config = schemas.load(compose("train", words), schemas.Config)
-    model = build.model(config, 1024)
+    model = from_config.model(config, 1024)
     autocast = None if dtype == "float32" else torch.bfloat16
     stream = Random(config.train.batch, config.train.length)
     return Trainer(model, stream, config, torch.device("cpu"), autocast)

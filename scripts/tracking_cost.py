@@ -20,10 +20,11 @@ import torch
 from hydra import compose, initialize_config_module
 from step_profile import Random  # beside this file
 
-from posbench import build, tracking
 from posbench import config as schemas
+from posbench import tracking
 from posbench.config import TrackingConfig
-from posbench.trainer import Trainer
+from posbench.model import from_config
+from posbench.training.trainer import Trainer
 
 MODES = ("disabled", "offline", "online")
 
@@ -33,7 +34,7 @@ def trainer(steps: int) -> Trainer:
         words = ["run.name=cost", "optim.warmup=1", f"train.steps={steps}"]
         config = schemas.load(compose("train", words), schemas.Config)
     stream = Random(config.train.batch, config.train.length)
-    return Trainer(build.model(config, 1024), stream, config, torch.device("cpu"))
+    return Trainer(from_config.model(config, 1024), stream, config, torch.device("cpu"))
 
 
 def block(trained: Trainer, mode: str, folder: Path, steps: int) -> tuple[float, float, float]:

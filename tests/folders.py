@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from omegaconf import OmegaConf
 
-from posbench import results
-from posbench.files import write_json, write_text
-from posbench.protocols import Window
-from posbench.results import Result
+from posbench.evaluation import results
+from posbench.evaluation.protocols import Window
+from posbench.evaluation.results import Result
+from posbench.machine.files import write_json, write_text
 
 LENGTHS = (128, 256, 512, 1024, 2048)
 DOCUMENTS, BLOCKS, TARGETS = 22, 64, 64

@@ -10,7 +10,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from posbench import cli, torchrun
+from posbench import cli
+from posbench.machine import torchrun
 
 
 def cut(run: Path, step: int) -> None:

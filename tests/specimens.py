@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from posbench.report.comparison import (
+from posbench.evaluation.statistics import Interval
+from posbench.report.comparing.comparison import (
     Bin,
     Cell,
     Comparison,
@@ -15,7 +16,6 @@ from posbench.report.comparison import (
     Report,
     Row,
 )
-from posbench.statistics import Interval
 
 LENGTHS = (128, 256, 512, 1024, 2048)
 CURVES = {

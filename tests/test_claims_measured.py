@@ -13,13 +13,15 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
-from posbench import build, cli, config, results
+from posbench import cli, config
 from posbench.claims import measured, show, texts
 from posbench.claims.texts import Claim
 from posbench.claims.verdict import FAILS, HOLDS, NOT_MEASURED, Verdict
-from posbench.files import write_json
-from posbench.report import collect
-from posbench.results import Result
+from posbench.evaluation import results
+from posbench.evaluation.results import Result
+from posbench.machine.files import write_json
+from posbench.model import from_config
+from posbench.report.reading import collect
 from tests.toy import train
 
 CLASSES = {
@@ -296,7 +298,7 @@ def test_the_commands_that_would_measure_can_be_given(command: str) -> None:
         for job in batch:
             node = compose("train", [*job, *([] if named else ["run.name=x"])])
             composed = config.load(node, config.Config)
-            build.encoding(composed.encoding, build.shape(composed))
+            from_config.encoding_of(composed)
             names.add(composed.run.name)
     assert len(names) == (len(batch) if named else 1)
 

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from posbench.errors import UserError
-from posbench.report import collect, compare
-from posbench.report.compare import Settings
-from posbench.report.comparison import Comparison, Reach, Row
-from posbench.report.reach import by_context
-from posbench.report.scores import entry
-from posbench.statistics import Bootstrap
+from posbench.evaluation.statistics import Bootstrap
+from posbench.report.comparing import compare
+from posbench.report.comparing.compare import Settings
+from posbench.report.comparing.comparison import Comparison, Reach, Row
+from posbench.report.comparing.reach import by_context
+from posbench.report.comparing.scores import entry
+from posbench.report.reading import collect
 from tests.folders import DOCUMENTS, write_run
 
 SETTINGS = Settings(Bootstrap(draws=500))

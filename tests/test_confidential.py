@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from posbench import cli, confidential, run
-from posbench.files import write_text
+from posbench import cli
+from posbench.machine import confidential
+from posbench.machine.files import write_text
+from posbench.runs import run
 from tests.marks import a_few
 from tests.test_cli import one_line
 from tests.toy import train

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import posbench.corpus as module
-from posbench.corpus import Corpus, prepare
+import posbench.corpus.cache as module
+from posbench.corpus.cache import Corpus, prepare
+from posbench.corpus.segments import Segments
+from posbench.corpus.sources import SPLITS, Document, Sotu
+from posbench.corpus.tokenizer import BPE, Bytes
 from posbench.errors import UserError
-from posbench.segments import Segments
-from posbench.sources import SPLITS, Document, Sotu
-from posbench.tokenizer import BPE, Bytes
 
 
 class Texts:
@@ -190,8 +190,8 @@ def test_environment_names_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyP
 RACER = """
 import sys, time
 from pathlib import Path
-from posbench.corpus import prepare
-from posbench.tokenizer import BPE
+from posbench.corpus.cache import prepare
+from posbench.corpus.tokenizer import BPE
 from tests.test_corpus import Texts
 
 class Slow(Texts):

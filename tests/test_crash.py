@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from posbench.files import read_rows
-from posbench.run_folder import RunFolder
+from posbench.machine.files import read_rows
+from posbench.runs.run_folder import RunFolder
 from tests import crash_child
 from tests.crash_child import FULL, KILL, TORN, Ended, Fault, Limits
 from tests.marks import a_few, slow

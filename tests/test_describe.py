@@ -18,13 +18,13 @@ from hydra import compose, initialize_config_module
 from rich.console import Console
 from torch import nn
 
-from posbench import build, cli, config, introspect
-from posbench.attention import KERNELS, blocked
+from posbench import cli, config
+from posbench.attention import KERNELS, blocked, cells
+from posbench.attention.costs import Cost, costs
+from posbench.attention.operations import operations
 from posbench.commands.describe import describe
 from posbench.config import DescribeCommand
 from posbench.describe import characters, figures, probe
-from posbench.describe.costs import Cost, costs
-from posbench.describe.counting import operations
 from posbench.describe.parameters import Parameter, parameters
 from posbench.describe.probe import Picture, pictures
 from posbench.encodings import Encoding, Shape, Span
@@ -36,6 +36,7 @@ from posbench.encodings.rope import RoPE
 from posbench.encodings.shaw import Shaw
 from posbench.encodings.t5 import T5Bias
 from posbench.encodings.transformer_xl import TransformerXL
+from posbench.model import from_config
 from tests.marks import a_few
 
 NAMES = sorted(path.stem for path in (Path(__file__).parents[1] / "conf/encoding").glob("*.yaml"))
@@ -68,9 +69,9 @@ def test_every_encoding_is_described(name: str) -> None:
     written = io.StringIO()
     describe(asking, Console(file=written, width=80))
     said = written.getvalue()
-    encoding = build.encoding(asking.encoding, build.shape(asking))
+    encoding = from_config.encoding_of(asking)
     assert all(f" {parameter} " in said for parameter, _ in encoding.named_parameters())
-    assert all(cell in said for cell in introspect.CELLS if introspect.fills(encoding, cell))
+    assert all(cell in said for cell in cells.CELLS if cells.fills(encoding, cell))
     assert max(map(len, said.splitlines())) <= 80
     assert not [c for c in said if c != "\n" and unicodedata.category(c) == "Cc"]
 
@@ -196,7 +197,7 @@ def test_memory_is_more_keys() -> None:
 
 def test_the_cell_that_no_fused_kernel_takes_is_costed_in_blocks() -> None:
     asking = asked("encoding=cope")
-    encoding = build.encoding(asking.encoding, TINY)
+    encoding = from_config.encoding(asking.encoding, TINY)
     plain, scores = by_cell(encoding, 256).values()
     assert plain.running == scores.running == 4 * 4 * blocked.BLOCK * 256
     explicit, _ = costs(encoding, 256, "reference")
@@ -224,8 +225,8 @@ def test_rope_alone_prefers_near_keys_and_knows_distances_only() -> None:
     assert found.measured
     assert (found.curves[:, 0] > 1).all()
     assert (found.curves.argmax(1) == 0).all()
-    model = build.model(asked("encoding=rope", "seed=3"), 256)
-    assert torch.equal(model.tokens.weight, build.model(asked("seed=3"), 256).tokens.weight)
+    model = from_config.model(asked("encoding=rope", "seed=3"), 256)
+    assert torch.equal(model.tokens.weight, from_config.model(asked("seed=3"), 256).tokens.weight)
     diagonals = [found.relative[:, range(n, 32), range(32 - n)] for n in range(31)]
     assert max(float((d.amax(1) / d.amin(1)).max()) for d in diagonals) < 1.5  # a mean of windows
 
@@ -254,7 +255,7 @@ def test_random_contents_are_another_picture() -> None:
 def test_weights_reproduce_the_kernels_output(name: str) -> None:
     """Whatever v: sum_j weights_ij (v_j + V(i - j)) is what the reference computes."""
     asking = asked(f"encoding={name}", "describe.alike=false", "train.length=70")
-    model = build.model(asking, 256).double().eval()
+    model = from_config.model(asking, 256).double().eval()
     with torch.no_grad():
         call = probe._calls(model, probe._tokens(asking, 70), [0])[0]
         weights = probe.weights(model, 0, call)

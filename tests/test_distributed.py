@@ -19,17 +19,19 @@ from rich.console import Console
 from safetensors.torch import load_file
 from torch import nn
 
-from posbench import cli, distributed, results
-from posbench.distributed import World
+from posbench import cli
 from posbench.encodings import Shape
 from posbench.encodings.alibi import ALiBi
 from posbench.errors import UserError
-from posbench.evaluate import score
-from posbench.files import read_rows
-from posbench.model import build
-from posbench.protocols import Sliding, Stream, Window
-from posbench.run import make_trainer
-from posbench.run_folder import RunFolder
+from posbench.evaluation import results
+from posbench.evaluation.protocols import Sliding, Stream, Window
+from posbench.evaluation.score import score
+from posbench.machine import distributed
+from posbench.machine.distributed import World
+from posbench.machine.files import read_rows
+from posbench.model.transformer import build
+from posbench.runs.run import make_trainer
+from posbench.runs.run_folder import RunFolder
 from tests.ranks import copied, cut
 from tests.test_evaluate import documents, settings
 from tests.test_trainer import composed, made
@@ -272,7 +274,7 @@ def test_scores_are_the_same(protocol: Any, size: int, monkeypatch: pytest.Monke
     """With more rows than a chunk of logits, and with processes that have nothing to do. Each
     token is at another place of a product of logits, which may round it otherwise.
     """
-    monkeypatch.setattr("posbench.evaluate.LOGIT_ROWS", 32)
+    monkeypatch.setattr("posbench.evaluation.score.LOGIT_ROWS", 32)
     texts = documents(80, 40, 61, 47, 55)
     model = build(Shape(16, 2, 2), 50, ALiBi, seed=1, feed_forward=32)
     windows: list[Window] = protocol(settings(stride=3, segment=8, tokens=1000)).windows(texts, 16)
@@ -339,6 +341,6 @@ def test_a_failure_that_the_others_do_not_know_of_ends_a_sweep(
 
     monkeypatch.setattr(distributed, "world", lambda: World(size=2))
     monkeypatch.setattr(World, "gather", lambda self, value: [value, value])
-    monkeypatch.setattr("posbench.run.display", fails)
+    monkeypatch.setattr("posbench.runs.run.display", fails)
     assert cli.run(["train", "-m", "seed=1,2,3", *words(tmp_path)]) == 1
     assert tried == ["rope seed 1"]

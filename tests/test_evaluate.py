@@ -18,11 +18,11 @@ from posbench.encodings.base import Encoding, Shape
 from posbench.encodings.learned import Learned
 from posbench.encodings.nope import NoPE
 from posbench.errors import UserError
-from posbench.evaluate import evaluate, score
-from posbench.model import Transformer, build
-from posbench.probes import probe
-from posbench.protocols import PROTOCOLS, FixedTargets, Nonoverlapping, check
-from posbench.results import Result
+from posbench.evaluation.probes import probe
+from posbench.evaluation.protocols import PROTOCOLS, FixedTargets, Nonoverlapping, check
+from posbench.evaluation.results import Result
+from posbench.evaluation.score import evaluate, score
+from posbench.model.transformer import Transformer, build
 from tests.marks import a_few
 from tests.tolerance import close, of_model
 
@@ -139,7 +139,7 @@ def test_more_rows_than_a_chunk_of_logits(monkeypatch: pytest.MonkeyPatch) -> No
     texts, model = documents(80, 200), tiny(ALiBi)
     windows = FixedTargets(settings()).windows(texts, 16)
     whole = score(model, texts, windows, 64, CPU)
-    monkeypatch.setattr("posbench.evaluate.LOGIT_ROWS", 3)
+    monkeypatch.setattr("posbench.evaluation.score.LOGIT_ROWS", 3)
     found = score(model, texts, windows, 64, CPU)
     close(found, whole, torch.float32, of_model(model, 16))
 

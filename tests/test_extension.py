@@ -24,7 +24,7 @@ from posbench.encodings.extension import (
     YaRN,
 )
 from posbench.encodings.rope import RoPE
-from posbench.results import Result, read
+from posbench.evaluation.results import Result, read
 from tests.marks import a_few
 from tests.tolerance import EXACT, FORMULA, close
 from tests.toy import train

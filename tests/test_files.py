@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from posbench.files import (
+from posbench.machine.files import (
     append_row,
     clear_temporaries,
     naming,

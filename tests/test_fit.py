@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import torch
 
-from posbench import checkpoint
-from posbench.files import read_rows
-from posbench.fit import fit
-from posbench.segments import Batch
-from posbench.trainer import Trainer
+from posbench.corpus.segments import Batch
+from posbench.machine.files import read_rows
+from posbench.training import checkpoint
+from posbench.training.loop import fit
+from posbench.training.trainer import Trainer
 from tests.marks import a_few
 from tests.test_trainer import made
 

@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from posbench import cli
-from posbench.run_folder import RunFolder
+from posbench.runs.run_folder import RunFolder
 from tests import fuzzed
 from tests.marks import slow
 from tests.toy import arguments, flat, write_text

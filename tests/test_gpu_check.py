@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from posbench import files
+from posbench.machine import files
 from scripts import gpu_check
 from scripts.gpu import common, flex, plan, seen, speed, steps, watch
 from scripts.gpu.part import Case, Settings, attempt, mine

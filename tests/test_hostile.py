@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from posbench import cli
+from posbench.corpus.sources import Files
 from posbench.errors import UserError
-from posbench.explain import complain
-from posbench.files import write_json
-from posbench.run_folder import RunFolder
-from posbench.sources import Files
+from posbench.hydra_app.error_lines import complain
+from posbench.machine.files import write_json
+from posbench.runs.run_folder import RunFolder
 from tests.folders import write_run
 from tests.marks import a_few
 from tests.test_cli import one_line

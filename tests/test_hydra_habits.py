@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from posbench import cli
-from posbench.run_folder import RunFolder
-from posbench.words import readable
+from posbench.hydra_app.overrides import readable
+from posbench.runs.run_folder import RunFolder
 from tests.marks import a_few
 from tests.test_cli import one_line
 from tests.toy import arguments, flat

@@ -6,11 +6,11 @@ import inspect
 
 import pytest
 
-from posbench import attention, introspect
+from posbench import attention
+from posbench.attention import cells
 from posbench.commands.encodings import HEADERS
 from posbench.conformance.contract import HOOKS
 from posbench.encodings import Encoding, Shape
-from posbench.encodings.p_rope import PRoPE
 from posbench.encodings.pattern import Pattern
 from posbench.encodings.randomized import RandomizedALiBi, RandomizedRoPE
 from posbench.encodings.rope import RoPE
@@ -22,31 +22,24 @@ NOT_CELLS = {"at", "place", "after_step", "fills", "scale"}
 
 def test_every_list_of_cells_is_the_contracts() -> None:
     methods = {name for name in vars(Encoding) if inspect.isroutine(vars(Encoding)[name])}
-    cells = {name for name in methods if not name.startswith("_")} - NOT_CELLS
-    assert set(introspect.CELLS) == cells
-    assert set(HEADERS) == cells
-    assert set(HOOKS) == set(introspect.BY_DISTANCE)
+    contract = {name for name in methods if not name.startswith("_")} - NOT_CELLS
+    assert set(cells.CELLS) == contract
+    assert set(HEADERS) == contract
+    assert set(HOOKS) == set(cells.BY_DISTANCE)
 
 
 def test_a_cell_is_filled_as_the_instance_is_set() -> None:
-    assert introspect.fills(Shaw(SHAPE, values=True), "distance_values")
-    assert not introspect.fills(Shaw(SHAPE, values=False), "distance_values")
+    assert cells.fills(Shaw(SHAPE, values=True), "distance_values")
+    assert not cells.fills(Shaw(SHAPE, values=False), "distance_values")
     assert Shaw(SHAPE, values=False).fills("distance_values")  # by class
 
 
 def test_a_mix_is_its_parts() -> None:
     mix = Pattern(SHAPE, ["a", "b"], {"a": RoPE, "b": Shaw})
-    assert [type(part) for part in introspect.parts(mix)] == [RoPE, Shaw]
-    assert introspect.fills(mix, "rotate")
-    assert introspect.fills(mix, "distance_keys")
-    assert not introspect.fills(mix, "scores")
-
-
-def test_paper_and_formula_come_from_the_docstring() -> None:
-    assert introspect.paper(RoPE(SHAPE)) == "2104.09864"
-    assert "theta_c = base^(-2c/d)" in introspect.formula(RoPE(SHAPE))
-    assert "floor(p d/2)" in introspect.formula(PRoPE(SHAPE))
-    assert introspect.paper(Pattern(SHAPE, ["a"], {"a": RoPE})) is None
+    assert [type(each.part) for each in cells.served(mix)] == [RoPE, Shaw]
+    assert cells.fills(mix, "rotate")
+    assert cells.fills(mix, "distance_keys")
+    assert not cells.fills(mix, "scores")
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,13 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from posbench import config, launcher, results, runtime
 from posbench.encodings.alibi import ALiBi
 from posbench.errors import UserError
-from posbench.files import read_rows
-from posbench.run_folder import RunFolder
+from posbench.evaluation import results
+from posbench.hydra_app import launcher
+from posbench.machine import job, runtime
+from posbench.machine.files import read_rows
+from posbench.runs.run_folder import RunFolder
 from tests.toy import train
 
 Output = pytest.CaptureFixture[str]
@@ -182,12 +184,14 @@ def in_a_job(
             "mode": RunMode[mode],
             "launcher": target | asked,
             "sweeper": {"max_batch_size": None},
+            "job": {"num": 0},
             "runtime": {"cwd": "."},
         }
     )
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
     monkeypatch.setattr(HydraConfig, "initialized", staticmethod(lambda: True))
     monkeypatch.setattr(HydraConfig, "get", staticmethod(lambda: node))
+    monkeypatch.setattr(job, "current", launcher.job())
 
 
 @pytest.mark.parametrize(
@@ -211,14 +215,14 @@ def test_a_jobs_share_of_the_cores(
     monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any], share: int
 ) -> None:
     in_a_job(monkeypatch, 8, asked)
-    assert launcher.cores() == share
-    assert launcher.beside_others() == bool(asked)
+    assert job.cores() == share
+    assert job.current.beside_others == bool(asked)
 
 
 def test_a_launcher_that_is_not_at_work_takes_no_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     in_a_job(monkeypatch, 8, {"n_jobs": 4}, mode="RUN")
-    assert launcher.cores() == 8
-    assert not launcher.beside_others()
+    assert job.cores() == 8
+    assert not job.current.beside_others
 
 
 @pytest.mark.parametrize(("batch", "share"), [(None, 1), (4, 2)])
@@ -228,15 +232,16 @@ def test_local_submitit_starts_a_whole_batch(
     in_a_job(monkeypatch, 8, {"cpus_per_task": None})
     HydraConfig.get().sweeper.max_batch_size = batch
     monkeypatch.setenv("SUBMITIT_EXECUTOR", "local")
-    assert launcher.cores() == share
+    monkeypatch.setattr(job, "current", launcher.job())
+    assert job.cores() == share
 
 
 def test_threads_are_the_share(monkeypatch: pytest.MonkeyPatch) -> None:
     before = torch.get_num_threads()
     in_a_job(monkeypatch, 8, {"n_jobs": 4})
     try:
-        assert runtime.set_threads(config.DeviceConfig("cpu", 0)) == 2
-        assert runtime.set_threads(config.DeviceConfig("cpu", 3)) == 3  # as asked
+        assert runtime.set_threads(0) == 2
+        assert runtime.set_threads(3) == 3  # as asked
     finally:
         torch.set_num_threads(before)
 
@@ -246,11 +251,10 @@ def test_the_share_of_a_gpus_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         torch.cuda, "set_per_process_memory_fraction", lambda *asked: called.append(asked)
     )
-    asked = config.RuntimeConfig("auto", 0, "auto", 0.25)
-    runtime.limit_memory(asked, torch.device("cpu"))
+    runtime.limit_memory(0.25, torch.device("cpu"))
     assert called == []
-    runtime.limit_memory(asked, torch.device("cuda"))
-    runtime.limit_memory(asked, torch.device("cuda", 1))
+    runtime.limit_memory(0.25, torch.device("cuda"))
+    runtime.limit_memory(0.25, torch.device("cuda", 1))
     assert called == [(0.25, None), (0.25, 1)]
 
 

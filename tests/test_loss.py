@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from posbench import loss
+from posbench.training import loss
 from tests.tolerance import HALF, ULPS, relative
 
 DTYPES = {torch.float64: ULPS, torch.float32: relative(torch.float32, 16)}

@@ -10,12 +10,14 @@ import torch
 from hydra import compose, initialize_config_module
 from torch import nn
 
-from posbench import cli, config, memory
+from posbench import cli, config
 from posbench.config import ModelConfig, SpeedCommand
 from posbench.encodings import Shape
 from posbench.encodings.nope import NoPE
-from posbench.memory import NotEnough
-from posbench.model import Transformer, build
+from posbench.machine import memory
+from posbench.machine.memory import NotEnough
+from posbench.model import footprint
+from posbench.model.transformer import Transformer, build
 from posbench.speed import work
 from tests.marks import a_few
 from tests.test_cli import one_line
@@ -42,7 +44,7 @@ def free(monkeypatch: pytest.MonkeyPatch, there: int | None) -> None:
 def test_the_parameters_are_those_of_the_model() -> None:
     for model in (sizes(), sizes(8, 1)):
         counted = sum(parameter.numel() for parameter in made(model).parameters())
-        assert memory.weights(model, 77) == counted
+        assert footprint.weights(model, 77) == counted
 
 
 def test_this_machine_has_some() -> None:

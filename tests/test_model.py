@@ -16,7 +16,6 @@ import torch
 from hydra import compose, initialize_config_module
 from torch import Tensor, nn
 
-from posbench import build as conf_build
 from posbench import config
 from posbench.attention import KERNELS, ON_CPU, choose
 from posbench.encodings import Encoding, Shape, Span
@@ -25,8 +24,9 @@ from posbench.encodings.learned import Learned
 from posbench.encodings.shaw import Shaw
 from posbench.encodings.sinusoidal import Sinusoidal
 from posbench.encodings.transformer_xl import TransformerXL
-from posbench.loss import cross_entropy
-from posbench.model import TOKEN_SCALE, Transformer, build
+from posbench.model import from_config
+from posbench.model.transformer import TOKEN_SCALE, Transformer, build
+from posbench.training.loss import cross_entropy
 from tests.encodings.cases import CASES, NINE, Case, Make, inputs
 from tests.tolerance import EXACT
 
@@ -207,7 +207,7 @@ def shipped(name: str) -> Make:
     with initialize_config_module("posbench.conf", version_base="1.3"):
         asked = compose("train", [f"encoding={name}", "run.name=x", "train.length=24"])
     settings = config.load(asked, config.Config).encoding
-    return lambda shape: conf_build.encoding(settings, shape)
+    return lambda shape: from_config.encoding(settings, shape)
 
 
 def _run(model: Transformer, tokens: Tensor, train: bool) -> list[Tensor]:

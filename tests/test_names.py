@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from posbench import cli, paths
+from posbench import cli
 from posbench.config import ReportCommand, load
-from posbench.corpus import cache_root
+from posbench.corpus.cache import cache_root
+from posbench.corpus.sources import Files
 from posbench.errors import UserError
-from posbench.report import collect
-from posbench.run_folder import RunFolder
-from posbench.sources import Files
-from posbench.words import readable
+from posbench.hydra_app.overrides import readable
+from posbench.machine import paths
+from posbench.report.reading import collect
+from posbench.runs.run_folder import RunFolder
 from tests.folders import write_run
 from tests.marks import a_few
 from tests.test_cli import one_line

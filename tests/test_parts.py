@@ -12,13 +12,15 @@ from typing import Any
 
 import pytest
 
-from posbench import cli, parts, runtime
-from posbench.files import read_rows
-from posbench.report import collect
-from posbench.report.probing import probe_tables
-from posbench.results import ProbeResult
-from posbench.run_folder import RunFolder
-from posbench.statistics import Bootstrap
+from posbench import cli
+from posbench.evaluation.results import ProbeResult
+from posbench.evaluation.statistics import Bootstrap
+from posbench.machine import provenance as actual
+from posbench.machine.files import read_rows
+from posbench.report.comparing.probing import probe_tables
+from posbench.report.reading import collect
+from posbench.runs import training_parts as parts
+from posbench.runs.run_folder import RunFolder
 from tests.marks import a_few
 from tests.toy import train
 
@@ -69,12 +71,12 @@ def steps(found: list[dict[str, Any]]) -> list[tuple[int, int | None]]:
 
 def elsewhere(monkeypatch: pytest.MonkeyPatch, **told: object) -> None:
     """As if this were another machine."""
-    here = runtime.provenance
+    here = actual.here
 
     def provenance(*given: Any) -> dict[str, object]:
         return {**here(*given), **told}
 
-    monkeypatch.setattr("posbench.runtime.provenance", provenance)
+    monkeypatch.setattr("posbench.machine.provenance.here", provenance)
 
 
 def test_an_undisturbed_run_has_one_part(finished: Path) -> None:

@@ -14,16 +14,16 @@ from scipy import stats
 from torch import Tensor
 from torch.nn import functional as F
 
-from posbench import probes
-from posbench import results as kept
 from posbench.encodings.alibi import ALiBi
 from posbench.encodings.base import Encoding, Shape
 from posbench.encodings.learned import Learned
 from posbench.encodings.nope import NoPE
 from posbench.errors import UserError
-from posbench.model import Transformer, build
-from posbench.probes import CANDIDATES, LEAD, POOL, PROBES, check, plant, probe
-from posbench.results import ProbeResult
+from posbench.evaluation import probes
+from posbench.evaluation import results as kept
+from posbench.evaluation.probes import CANDIDATES, LEAD, POOL, PROBES, check, plant, probe
+from posbench.evaluation.results import ProbeResult
+from posbench.model.transformer import Transformer, build
 
 CPU = torch.device("cpu")
 V = 300

@@ -19,10 +19,10 @@ from posbench.encodings.shaw import Shaw
 from posbench.encodings.sinusoidal import Sinusoidal
 from posbench.encodings.transformer_xl import TransformerXL
 from posbench.errors import UserError
-from posbench.evaluate import evaluate, score
-from posbench.model import Transformer, build
-from posbench.protocols import PROTOCOLS, Nonoverlapping, Sliding, Stream, Window, check
-from posbench.results import read_losses, save_losses
+from posbench.evaluation.protocols import PROTOCOLS, Nonoverlapping, Sliding, Stream, Window, check
+from posbench.evaluation.results import read_losses, save_losses
+from posbench.evaluation.score import evaluate, score
+from posbench.model.transformer import Transformer, build
 from tests.test_evaluate import BYTES, CPU, documents, settings, tiny, unigram
 from tests.tolerance import close, of_model
 

@@ -13,10 +13,10 @@ from hydra import compose, initialize_config_module
 
 from posbench import cli, config, published
 from posbench.errors import UserError
-from posbench.report import agreement as agreements
-from posbench.report.agreement import Agreement, agreement
-from posbench.report.comparison import Cell, Comparison
-from posbench.statistics import Interval
+from posbench.evaluation.statistics import Interval
+from posbench.report.comparing import agreement as agreements
+from posbench.report.comparing.agreement import Agreement, agreement
+from posbench.report.comparing.comparison import Cell, Comparison
 from tests import specimens
 
 CONF = Path(__file__).parents[1] / "conf"

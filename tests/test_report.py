@@ -15,14 +15,17 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from posbench.errors import UserError
-from posbench.report import compare, latex, terminal, tidy, wording
-from posbench.report.collect import Run
-from posbench.report.compare import Settings
-from posbench.report.comparison import Comparison, Report
-from posbench.report.facts import unmeasured
-from posbench.report.markdown import markdown
-from posbench.results import Result
-from posbench.statistics import Bootstrap
+from posbench.evaluation.results import Result
+from posbench.evaluation.statistics import Bootstrap
+from posbench.report.comparing import compare
+from posbench.report.comparing.compare import Settings
+from posbench.report.comparing.comparison import Comparison, Report
+from posbench.report.comparing.facts import unmeasured
+from posbench.report.reading.collect import Run
+from posbench.report.writing import csv_rows as tidy
+from posbench.report.writing import terminal, wording
+from posbench.report.writing.latex import document as latex
+from posbench.report.writing.markdown import markdown
 
 SETTINGS = Settings(Bootstrap(draws=200))
 

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from posbench.report.html import html
+from posbench.report.writing.html import html
 from tests import chromium, specimens
 from tests.chromium import Chromium
 

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from posbench import cli, results, tracking
-from posbench.report.mirror import tables
-from posbench.results import ProbeResult
-from posbench.words import readable
+from posbench import cli, tracking
+from posbench.evaluation import results
+from posbench.evaluation.results import ProbeResult
+from posbench.hydra_app.overrides import readable
+from posbench.report.writing.tracker import tables
 from tests import specimens
 from tests.folders import write_run
 from tests.marks import a_few, slow

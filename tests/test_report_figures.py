@@ -16,9 +16,12 @@ import pytest
 from matplotlib import font_manager
 
 from posbench.errors import UserError
-from posbench.report import FIGURES, figures, fonts, labels, styles
-from posbench.report.comparison import Bin, Cell, Comparison, Cost, Reach, Report, Row
-from posbench.statistics import Interval
+from posbench.evaluation.statistics import Interval
+from posbench.report import FIGURES
+from posbench.report.comparing.comparison import Bin, Cell, Comparison, Cost, Reach, Report, Row
+from posbench.report.writing.figures import fonts, styles
+from posbench.report.writing.figures import place_labels as labels
+from posbench.report.writing.figures import write as figures
 from tests import specimens
 
 pytestmark = pytest.mark.filterwarnings("error")

@@ -9,8 +9,8 @@ from itertools import pairwise
 
 import pytest
 
-from posbench.report.comparison import Comparison, Cost, Report
-from posbench.report.html import axes, html, marks
+from posbench.report.comparing.comparison import Comparison, Cost, Report
+from posbench.report.writing.html import axes, html, marks
 from tests import specimens
 
 EXTRA = (

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from posbench.report.comparison import Cell, Report
-from posbench.report.latex import latex
-from posbench.report.tex import escape, number, width
-from posbench.report.wording import Extra
-from posbench.statistics import Interval
+from posbench.evaluation.statistics import Interval
+from posbench.report.comparing.comparison import Cell, Report
+from posbench.report.writing.latex.document import latex
+from posbench.report.writing.latex.escape import escape, number, width
+from posbench.report.writing.wording import Extra
 from tests import specimens
 
 EXTRA: list[Extra] = [

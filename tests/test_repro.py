@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from posbench import cli
-from posbench.files import read_rows
-from posbench.repro import differences
-from posbench.run_folder import RunFolder
+from posbench.machine.files import read_rows
+from posbench.runs.repro import differences
+from posbench.runs.run_folder import RunFolder
 from tests.marks import a_few
 from tests.toy import train
 

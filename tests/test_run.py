@@ -18,10 +18,13 @@ import torch
 from filelock import FileLock
 from safetensors.torch import load_file
 
-from posbench import build, checkpoint, cli, results
-from posbench.files import append_row, read_rows
-from posbench.report import collect
-from posbench.run_folder import RunFolder
+from posbench import cli
+from posbench.evaluation import results
+from posbench.machine.files import append_row, read_rows
+from posbench.model import from_config
+from posbench.report.reading import collect
+from posbench.runs.run_folder import RunFolder
+from posbench.training import checkpoint
 from tests.inductor import needs_inductor
 from tests.marks import a_few, slow
 from tests.tolerance import close, training
@@ -133,7 +136,7 @@ def test_a_compiled_run_gives_the_same_losses(tmp_path: Path) -> None:
     assert train(tmp_path / "compiled", mix, compiled) == 0
     eager, other = (losses(folder(tmp_path / kind, "x")) for kind in ("eager", "compiled"))
     run = RunFolder(folder(tmp_path / "eager", "x"))
-    model = build.model(run.typed(), run.summary["vocabulary"])
+    model = from_config.model(run.typed(), run.summary["vocabulary"])
     dtype = getattr(torch, run.provenance["dtype"])
     limit = training(model, 16, len(eager), dtype)
     assert other == pytest.approx(eager, rel=limit)

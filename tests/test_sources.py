@@ -17,11 +17,11 @@ import pytest
 from hydra.utils import get_class, instantiate
 from omegaconf import OmegaConf
 
+from posbench.corpus.sources import SPLITS, ChinaLaw, Document, Files, Hub, Sotu, Sympy, WikiText
+from posbench.corpus.sources import packages as packages_module
+from posbench.corpus.sources import sotu as sotu_module
+from posbench.corpus.sources.base import split
 from posbench.errors import UserError
-from posbench.sources import SPLITS, ChinaLaw, Document, Files, Hub, Sotu, Sympy, WikiText
-from posbench.sources import packages as packages_module
-from posbench.sources import sotu as sotu_module
-from posbench.sources.base import split
 
 CONF = Path(__file__).parent.parent / "conf"
 YAMLS = sorted([*CONF.glob("corpus/*.yaml"), *CONF.glob("tokenizer/*.yaml")])

@@ -17,12 +17,13 @@ from rich.console import Console
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from posbench import build, cli, config
+from posbench import cli, config
+from posbench.attention.costs import costs as described
 from posbench.config import SpeedCommand
-from posbench.describe.costs import costs as described
 from posbench.encodings import Encoding
-from posbench.evaluate import score
-from posbench.model import Transformer
+from posbench.evaluation.score import score
+from posbench.model import from_config
+from posbench.model.transformer import Transformer
 from posbench.speed import limits, measure, memory, table, work
 from posbench.speed.cost import Cost, Pass, cost
 from posbench.speed.failure import Failed, died, reason, told
@@ -30,7 +31,7 @@ from posbench.speed.measure import Cell, Side
 from posbench.speed.memory import Memory
 from posbench.speed.rounds import Best, Rounds, Steady, Work, alternate
 from posbench.speed.work import windows
-from posbench.trainer import Trainer
+from posbench.training.trainer import Trainer
 from tests.marks import a_few
 
 CPU = torch.device("cpu")
@@ -267,7 +268,7 @@ def test_a_dtype_that_the_processor_emulates_is_measured_on_small_matrices(
 
 def costs(one: Pass, *words: str) -> tuple[Cost, Transformer, SpeedCommand]:
     settings = asked(*words)
-    model = build.model(settings, settings.speed.vocabulary)
+    model = from_config.model(settings, settings.speed.vocabulary)
     return cost(model, settings.model, one), model, settings
 
 
@@ -376,7 +377,7 @@ def test_a_decay_is_two_additions_for_each_pair() -> None:
 
 def test_a_matrix_over_pairs_counts_where_it_is_seen() -> None:
     settings = asked("encoding=fire")
-    encoding = build.encoding(settings.encoding, build.shape(settings)).eval()
+    encoding = from_config.encoding_of(settings).eval()
     (every,) = (c.operations for c in described(encoding, 40) if c.what == "position_bias")
     made = every // 2 - 2 * 40 * 40  # of a layer, without the additions to its logits
     share = len(seen(40)) / 40**2
@@ -446,7 +447,7 @@ class Killed(Selfish):
 def test_a_child_tells_its_own_peak() -> None:
     settings = asked("encoding=nope", "model.width=128", "model.feed_forward=512")
     found = memory.measure(settings, "train", 512, CPU)
-    weights = sum(p.numel() for p in build.model(settings, 50).parameters())
+    weights = sum(p.numel() for p in from_config.model(settings, 50).parameters())
     assert found.before > 2**20
     assert found.used > 4 * 4 * weights  # with gradients and two moments
     assert found.used < found.before  # torch itself is not in it
@@ -545,7 +546,7 @@ def test_training_is_as_with_the_length_and_evaluation_as_trained(
 
 
 def test_memory_needs_positions_in_training() -> None:
-    model = build.model(asked("encoding=transformer_xl", "encoding.memory_length=10"), 50)
+    model = from_config.model(asked("encoding=transformer_xl", "encoding.memory_length=10"), 50)
     model.encoding.max_length = 24
     assert measure._too_long(model, "train", 16) == "no position past 24"
     assert measure._too_long(model, "eval", 16) is None

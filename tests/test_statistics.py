@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from posbench.results import exponential
-from posbench.statistics import Bootstrap, Interval, Losses
+from posbench.evaluation.results import exponential
+from posbench.evaluation.statistics import Bootstrap, Interval, Losses
 
 TRUTH = 3.4  # nats
 TRIALS = 2000

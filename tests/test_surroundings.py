@@ -15,11 +15,15 @@ import pytest
 import torch
 
 import posbench
-from posbench import cli, corpus, repro, runtime, surroundings, torchrun, tracking
+from posbench import cli, tracking
 from posbench.config import TrackingConfig
-from posbench.distributed import joined
-from posbench.errors import UserError
-from posbench.explain import is_users, one_line
+from posbench.corpus import cache as corpus
+from posbench.errors import UserError, one_line
+from posbench.hydra_app.error_lines import is_users
+from posbench.machine import environment, provenance, runtime, torchrun
+from posbench.machine.distributed import joined
+from posbench.runs import repro
+from posbench.terminal import streams
 from posbench.tracking import wandb as tracker
 from tests.folders import write_run
 from tests.test_cli import one_line as said_once
@@ -45,7 +49,7 @@ def shown(text: str, encoding: str) -> str:
     stream = io.TextIOWrapper(raw, encoding=encoding)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdout", stream)
-        surroundings.substitute()
+        streams.substitute()
         print(text, end="", flush=True)
     return raw.getvalue().decode(encoding)
 
@@ -142,7 +146,7 @@ def test_an_output_that_nobody_takes(shell: str, expected: str) -> None:
 def test_a_closed_stream_gives_no_number_away(tmp_path: Path) -> None:
     code = (
         "import os, sys; os.close(1); sys.stdout = None\n"
-        "from posbench import surroundings; surroundings.enter()\n"
+        "from posbench.terminal import streams; streams.enter()\n"
         f"print('lost'); file = open({str(tmp_path / 'file')!r}, 'w', encoding='utf-8')\n"
         "sys.exit(file.fileno() < 3)"
     )
@@ -181,7 +185,7 @@ def test_processes_that_do_not_come_are_told(
     def nobody(_: str) -> None:
         raise RuntimeError("timed out")
 
-    monkeypatch.setattr("posbench.distributed.rendezvous", nobody)
+    monkeypatch.setattr("posbench.machine.distributed.rendezvous", nobody)
     names = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "nowhere", "MASTER_PORT": "1"}
     os.environ.update(names)
     with pytest.raises(UserError, match=r"did not all come to nowhere:1 \(timed out\)"), joined():
@@ -197,17 +201,17 @@ def test_a_user_without_a_home_is_asked_for_a_cache(monkeypatch: pytest.MonkeyPa
     for home in (None, "", "relative"):
         if home is not None:
             os.environ["HOME"] = home
-        assert surroundings.home() is None
+        assert environment.home() is None
     with pytest.raises(UserError, match="set POSBENCH_CACHE"):
         corpus.cache_root()
 
 
 def test_the_cache_serves_libraries_where_there_is_no_home(tmp_path: Path) -> None:
     os.environ.update({"POSBENCH_CACHE": str(tmp_path), "HOME": str(tmp_path / "gone")})
-    surroundings.enter()
+    environment.enter()
     assert os.environ["HOME"] == str(tmp_path)
     os.environ["HOME"] = str(tmp_path.parent)
-    surroundings.enter()
+    environment.enter()
     assert os.environ["HOME"] == str(tmp_path.parent)
 
 
@@ -244,13 +248,13 @@ def test_the_commit_is_this_packages_or_none(
     found = {}
     for name in ("own", "tree", "broken", "installed"):
         monkeypatch.setattr(posbench, "__file__", str(tmp_path / name / "posbench" / "x.py"))
-        found[name] = runtime.commit()
+        found[name] = provenance.commit()
     assert found == {"own": own, "tree": own, "broken": None, "installed": None}
     (tmp_path / "own" / "new").touch()
     monkeypatch.setattr(posbench, "__file__", str(tmp_path / "own" / "posbench" / "x.py"))
-    assert runtime.commit() == f"{own}+dirty"
+    assert provenance.commit() == f"{own}+dirty"
     os.environ["PATH"] = str(tmp_path)
-    assert runtime.commit() is None
+    assert provenance.commit() is None
 
 
 CHANGE = [
@@ -265,10 +269,10 @@ DO_NOT = [
 
 
 def test_variables_that_change_numbers_are_recorded() -> None:
-    for name in [name for name in os.environ if surroundings.CHANGING.fullmatch(name)]:
+    for name in [name for name in os.environ if environment.CHANGING.fullmatch(name)]:
         del os.environ[name]
     os.environ.update(dict.fromkeys([*CHANGE, *DO_NOT], "default"))
-    told = runtime.provenance(torch.device("cpu"), torch.float32)
+    told = provenance.here(torch.device("cpu"), torch.float32)
     assert told["variables"] == dict.fromkeys(sorted(CHANGE), "default")
 
 

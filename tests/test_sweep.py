@@ -12,10 +12,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from posbench import cli, results
+from posbench import cli
 from posbench.encodings import Encoding
-from posbench.files import read_rows
-from posbench.run_folder import RunFolder
+from posbench.evaluation import results
+from posbench.machine.files import read_rows
+from posbench.runs.run_folder import RunFolder
 from tests.marks import a_few
 from tests.toy import arguments, flat
 

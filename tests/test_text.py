@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from posbench import tokenizer as tokenizers
-from posbench.corpus import prepare
+from posbench.corpus import tokenizer as tokenizers
+from posbench.corpus.cache import prepare
+from posbench.corpus.segments import left_out
+from posbench.corpus.sources import SPLITS, Document, Files
+from posbench.corpus.sources.base import copies, split
+from posbench.corpus.sources.plain import plain
+from posbench.corpus.tokenizer import BPE, Bytes
 from posbench.errors import UserError
-from posbench.segments import left_out
-from posbench.sources import SPLITS, Document, Files
-from posbench.sources.base import copies, split
-from posbench.sources.plain import plain
-from posbench.tokenizer import BPE, Bytes
 from tests.toy import WORDS, train, write_text
 
 TEXT = "The people of the states.\n" * 40

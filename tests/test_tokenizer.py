@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import posbench.tokenizer as module
+import posbench.corpus.tokenizer as module
+from posbench.corpus.tokenizer import BPE, Bytes, Tokenizer
 from posbench.errors import UserError
-from posbench.tokenizer import BPE, Bytes, Tokenizer
 
 TEXTS = [
     "The state of the union is strong, and the people of the states are strong.\n" * 20,

@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 from matplotlib.image import imsave
 
-from posbench import cli, results, tracking
+from posbench import cli, tracking
 from posbench.config import TrackingConfig
-from posbench.files import read_rows
+from posbench.evaluation import results
+from posbench.machine.files import read_rows
 from tests.toy import train
 from tests.wandb_file import settle
 

@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 import wandb
 
-from posbench import cli, evaluate, results, tracking
-from posbench.files import read_rows
+from posbench import cli, tracking
+from posbench.evaluation import results
+from posbench.evaluation import score as evaluate
+from posbench.machine.files import read_rows
 from tests.toy import arguments, flat, train
 from tests.wandb_file import axes, opened, records, rows, settle, summary
 
@@ -208,7 +210,7 @@ def test_the_last_checkpoint_is_an_artifact_where_that_is_asked_for(tmp_path: Pa
 def test_ctrl_c_finishes_the_run_and_the_same_command_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from posbench.trainer import Trainer
+    from posbench.training.trainer import Trainer
 
     advance = Trainer.advance
 

@@ -9,11 +9,12 @@ import pytest
 import torch
 from hydra import compose, initialize_config_module
 
-from posbench import build, config
+from posbench import config
 from posbench.config import Config, ParameterGroup
-from posbench.optim import optimizer, schedule
-from posbench.segments import Batch, Segments
-from posbench.trainer import NotFinite, Trainer
+from posbench.corpus.segments import Batch, Segments
+from posbench.model import from_config
+from posbench.training.optim import optimizer, schedule
+from posbench.training.trainer import NotFinite, Trainer
 from tests import toy
 from tests.tolerance import training
 
@@ -33,7 +34,7 @@ def made(*overrides: str, sizes: tuple[int, ...] = (60, 60, 60)) -> Trainer:
     generator = np.random.default_rng(0)
     documents = [generator.integers(0, 50, size).astype(np.uint16) for size in sizes]
     stream = Segments(documents, settings.train.length, settings.train.batch, settings.seed)
-    model = build.model(settings, 50)
+    model = from_config.model(settings, 50)
     autocast = torch.bfloat16 if toy.DTYPE == "bfloat16" else None
     return Trainer(model, stream, settings, torch.device("cpu"), autocast)
 

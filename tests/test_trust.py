@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from posbench import trust
 from posbench.errors import UserError
+from posbench.runs import trusted_classes as trust
 
 LOUD = "raise SystemExit('this module was run')\n"
 CLASSES = {
@@ -20,7 +20,7 @@ CLASSES = {
     "inside/__init__.py": "from .deep.er import A, B\n",
     "inside/deep/__init__.py": "",
     "inside/deep/er.py": "from ...direct import A\nfrom ..base import B as C\nclass B(C): ...\n",
-    "inside/base.py": "from posbench.tokenizer import Tokenizer\nclass B(Tokenizer): ...\n",
+    "inside/base.py": "from posbench.corpus.tokenizer import Tokenizer\nclass B(Tokenizer): ...\n",
     "sources.py": "class A:\n    def identity(self): ...\n    def load(self): ...\n",
     "plain.py": "class A: ...\nclass Encoding(A): ...\n",
     "circle.py": "from circle import B as A\nclass B(A): ...\n",
@@ -64,7 +64,12 @@ def test_every_class_in_conf_is_let_through() -> None:
         *["plain.A", "plain.Encoding", "circle.A", "broken.A", "binary.A", "deep.A", "inside.A"],
         *["direct.B", "direct", "direct.A.A", "nowhere.A", "sources.A.load", "inside.deep.er.A"],
         *["os.system", "subprocess.Popen", "builtins.eval", "antigravity.A", "this.s", "sys.exit"],
-        *["posbench.__main__.main", "posbench.cli.main", "posbench.files.json", "posbench"],
+        *[
+            "posbench.__main__.main",
+            "posbench.cli.main",
+            "posbench.machine.files.json",
+            "posbench",
+        ],
         *[
             "posbench.config.Config",
             "posbench.speed.child.main",

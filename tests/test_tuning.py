@@ -10,10 +10,12 @@ import pytest
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
-from posbench import build, cli, config, tuning
+from posbench import cli, config
 from posbench.config import TuneCommand
 from posbench.errors import UserError
-from posbench.tuning import LR, MULTIPLIER, Record, Trial
+from posbench.model import from_config
+from posbench.runs import tuning
+from posbench.runs.tuning import LR, MULTIPLIER, Record, Trial
 from tests import toy
 
 SHIPPED = Path(tuning.__file__).parent / "data" / "tuned"
@@ -254,6 +256,6 @@ def test_no_positional_multiplier_is_told_where_nothing_positional_learns() -> N
     for name, learns in (("rope", False), ("alibi", False), ("t5", True), ("alibi_learned", True)):
         with initialize_config_module("posbench.conf", version_base="1.3"):
             node = compose("tune", [f"encoding={name}", "run.name=x"])
-        found = build.learns(config.load(node, TuneCommand))
+        found = from_config.learns(config.load(node, TuneCommand))
         assert found == learns, name
         assert ("positional" in tuning.label(values, found)) == learns

@@ -74,8 +74,8 @@ def added(text: str) -> Tamper:
 def target(group: str, name: str) -> Tamper:
     classes = {
         "encoding": "posbench.encodings.shaw.Shaw",
-        "corpus": "posbench.sources.Files",
-        "tokenizer": "posbench.tokenizer.Bytes",
+        "corpus": "posbench.corpus.sources.Files",
+        "tokenizer": "posbench.corpus.tokenizer.Bytes",
     }
     return replaced(f"_target_: {classes[group]}", f"_target_: {name}")
 
@@ -120,7 +120,7 @@ REFUSED_BY_EVAL: dict[str, tuple[Tamper, str]] = {
         replaced("  values: true", "  values: true\n  parts: {a: {_target_: os.system}}"),
         "encoding.parts.a._target_",
     ),
-    "a source as encoding": (target("encoding", "posbench.sources.Sotu"), "not a subclass"),
+    "a source as encoding": (target("encoding", "posbench.corpus.sources.Sotu"), "not a subclass"),
     "an encoding as tokenizer": (target("tokenizer", "posbench.encodings.nope.NoPE"), "tokenizer"),
     "an object by tag": (added("x: !!python/object/apply:os.system [true]\n"), "not valid YAML"),
     "a file by tag": (added("x: !include /etc/passwd\n"), "not valid YAML"),

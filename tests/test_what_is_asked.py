@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from posbench import build
-from posbench.run_folder import flatten
+from posbench.model import from_config
+from posbench.runs.run_folder import flatten
 from tests import toy
 from tests.marks import a_few
 from tests.test_conformance import composed
@@ -126,7 +126,7 @@ def own_keys(name: str) -> dict[str, Any]:
 def behaviour(*words: str) -> list[Tensor]:
     """Of a model whose positional parameters are random: what it makes of three segments and of a
     long window, beside its parameters at the start and the positions that it has."""
-    model = build.model(composed(*SIZES, *words), 50).eval()
+    model = from_config.model(composed(*SIZES, *words), 50).eval()
     found = [parameter.clone() for parameter in model.encoding.parameters()]
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from posbench.corpus import prepare
-from posbench.sources import Files
-from posbench.tokenizer import BPE, Bytes, Tokenizer
+from posbench.corpus.cache import prepare
+from posbench.corpus.sources import Files
+from posbench.corpus.tokenizer import BPE, Bytes, Tokenizer
 from tests.toy import WORDS, write_text
 
 SPACES = [chr(code) for code in range(0x10000) if chr(code).isspace()]

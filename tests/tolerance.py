@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from posbench.model import Transformer
+from posbench.model.transformer import Transformer
 
 PAIRS = 2**19  # the most that a gradient of these tests adds up: queries x keys x heads x batch
 ROW = 2**8  # the most that an output does: the products of a head, the keys of a row

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from posbench.claims.evidence import Evidence, Measured
-from posbench.report.wording import number
+from posbench.report.writing.wording import number
 
 
 class Answer(NamedTuple):

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from posbench.encodings import Encoding
-from posbench.report.collect import Run
-from posbench.report.groups import Group, comparable
-from posbench.results import Result
+from posbench.evaluation.results import Result
+from posbench.report.reading.collect import Run
+from posbench.report.reading.groups import Group, comparable
 
 PROTOCOL = "fixed_targets"
 

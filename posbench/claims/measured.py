@@ -21,8 +21,8 @@ from posbench.encodings.shaw import Shaw
 from posbench.encodings.sinusoidal import Sinusoidal
 from posbench.encodings.t5 import T5Bias
 from posbench.encodings.transformer_xl import TransformerXL
-from posbench.report.collect import Run
-from posbench.report.wording import number
+from posbench.report.reading.collect import Run
+from posbench.report.writing.wording import number
 
 Ask = Callable[[Evidence], Answer | None]
 

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from posbench.attention import KERNELS, choose
 from posbench.encodings import Encoding, Shape, Span
-from posbench.model import Transformer
+from posbench.model.transformer import Transformer
 
 LENGTH = 24  # tokens in a window: past Shaw's k, short enough to write every pair out
 FAR = 1000  # tokens that a window is moved by

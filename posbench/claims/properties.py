@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from posbench import build
+from posbench.attention.cells import CELLS
 from posbench.claims import absolute, probe, scalars, texts, vectors
 from posbench.claims.texts import Claim
 from posbench.claims.verdict import Finding, Verdict, judged
@@ -32,7 +32,7 @@ from posbench.encodings.sinusoidal import Sinusoidal
 from posbench.encodings.t5 import T5Bias
 from posbench.encodings.transformer_xl import TransformerXL
 from posbench.encodings.xpos import XPos
-from posbench.introspect import CELLS
+from posbench.model import from_config
 
 SHAPE = Shape(width=96, heads=12, layers=2)  # twelve heads: claim 6 counts 32 × 12
 MISSION: tuple[Callable[[Shape], Encoding], ...] = (
@@ -124,8 +124,8 @@ def properties_of(config: Config) -> list[Verdict]:
 
     Its parameters are drawn afresh: a property holds whatever they are. Raises UserError.
     """
-    shape = build.shape(config)
-    (encoding,) = _drawn([lambda _: build.encoding(config.encoding, shape)])
+    shape = from_config.shape(config)
+    (encoding,) = _drawn([lambda _: from_config.encoding(config.encoding, shape)])
     if encoding.at(0)[0] is not encoding:
         return []
     return [judged(p.claim, p.check(encoding)) for p in PROPERTIES if p.applies(encoding)]

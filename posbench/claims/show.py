@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from rich.text import Text
 
 from posbench.claims.verdict import FAILS, HOLDS, NOT_MEASURED, Verdict
-from posbench.explain import printable
-from posbench.tables import Fitted
+from posbench.terminal.streams import printable
+from posbench.terminal.tables import Fitted
 
 TITLE = "What the documents claim, and what holds"
 LEGEND = """\

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from posbench import build, runtime
 from posbench import config as schemas
 from posbench.conformance import CHECKS, Finding, Subject, findings
-from posbench.entry import command
 from posbench.errors import UserError
-from posbench.run import check
-from posbench.tables import PLAIN
+from posbench.hydra_app.command import command
+from posbench.machine import runtime
+from posbench.model import from_config
+from posbench.runs.run import check
+from posbench.terminal.tables import PLAIN
 
 MARKS = {True: ("holds", "green"), False: ("FAILS", "bold red"), None: ("n/a", "dim")}
 
@@ -24,10 +23,9 @@ MARKS = {True: ("holds", "green"), False: ("FAILS", "bold red"), None: ("n/a", "
 def main(node: DictConfig) -> None:
     console, config = Console(), schemas.load(node, schemas.Config)
     check(config)
-    build.encoding(config.encoding, build.shape(config))  # a mistake in it is no failed check
-    small = dataclasses.replace(config.runtime, threads=config.runtime.threads or 1)
-    runtime.set_threads(small)  # on small matrices two would only wait for each other
-    subject = Subject(config, runtime.device(config.runtime))
+    from_config.encoding_of(config)  # a mistake in it is no failed check
+    runtime.set_threads(config.runtime.threads or 1)  # on small matrices two wait for each other
+    subject = Subject(config, runtime.device(config.runtime.device))
     subject.require_memory()
     found: list[Finding] = []
     with console.status("checking") as status:

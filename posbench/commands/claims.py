@@ -9,9 +9,9 @@ from rich.console import Console
 
 from posbench import config as schemas
 from posbench.claims import measured, properties, show
-from posbench.entry import command
-from posbench.files import write_text
-from posbench.report import collect
+from posbench.hydra_app.command import command
+from posbench.machine.files import write_text
+from posbench.report.reading import collect
 
 
 @command("claims")

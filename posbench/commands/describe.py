@@ -8,18 +8,18 @@ from pathlib import Path
 from omegaconf import DictConfig
 from rich.console import Console
 
-from posbench import build
 from posbench import config as schemas
+from posbench.attention.costs import costs
 from posbench.claims import properties_of
 from posbench.config import DescribeCommand
 from posbench.describe import terminal
-from posbench.describe.costs import costs
 from posbench.describe.parameters import parameters
 from posbench.describe.probe import Picture, pictures
 from posbench.encodings import Encoding
-from posbench.entry import command
 from posbench.errors import UserError
-from posbench.run import check
+from posbench.hydra_app.command import command
+from posbench.model import from_config
+from posbench.runs.run import check
 
 LONGEST_MATRIX = 36  # tokens: two characters each on 80 columns
 
@@ -32,7 +32,7 @@ def main(node: DictConfig) -> None:
 def describe(config: DescribeCommand, console: Console) -> None:
     """Print all sections, and write the figures where asked for. Raises UserError."""
     check(config)
-    shape, make = build.shape(config), partial(build.encoding, config.encoding)
+    shape, make = from_config.shape(config), partial(from_config.encoding, config.encoding)
     encoding, length = make(shape).eval(), config.describe.length
     _check(config, encoding)
     drawn = pictures(config)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from omegaconf import DictConfig
 from rich.console import Console
 
-from posbench import attention, build, introspect
+from posbench import attention
+from posbench.attention import cells
 from posbench.encodings import Encoding
-from posbench.entry import command
 from posbench.errors import UserError
-from posbench.tables import Fitted
+from posbench.hydra_app import compose
+from posbench.hydra_app.command import command
+from posbench.model import from_config
+from posbench.terminal.tables import Fitted
 
 HEADERS = {
     "embed": "in",
@@ -33,9 +36,9 @@ segment before; longest: window in tokens"""
 @command("train")
 def main(node: DictConfig) -> None:
     unfit, rows = list[str](), list[list[str]]()
-    for name, config in introspect.configs(introspect.names()):
+    for name, config in compose.configs(compose.names()):
         try:
-            rows.append([name, *_cells(build.encoding(config.encoding, build.shape(config)))])
+            rows.append([name, *_cells(from_config.encoding_of(config))])
         except UserError as error:
             unfit.append(f"{name}: {error}")
     columns = ["encoding", *HEADERS.values(), "memory", "params", "kernel", "longest", PAPER]
@@ -46,14 +49,14 @@ def main(node: DictConfig) -> None:
 
 
 def _cells(encoding: Encoding) -> list[str]:
-    kernels = {attention.choose(part) for part in introspect.parts(encoding)}
+    kernels = {attention.choose(each.part) for each in cells.served(encoding)}
     return [
-        *("●" if introspect.fills(encoding, cell) else "" for cell in HEADERS),
+        *("●" if cells.fills(encoding, cell) else "" for cell in HEADERS),
         str(encoding.memory_length or ""),
         f"{sum(p.numel() for p in encoding.parameters()):,}",
         ", ".join(sorted(kernels)),
         str(encoding.max_length or "any"),
-        introspect.paper(encoding) or "",
+        encoding.paper,
     ]
 
 

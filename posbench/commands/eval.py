@@ -10,16 +10,21 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from posbench import build, checkpoint, distributed, runtime, tracking
 from posbench import config as schemas
+from posbench import tracking
 from posbench.config import Config
-from posbench.entry import command
+from posbench.corpus.from_config import build_corpus
 from posbench.errors import UserError
-from posbench.files import require_own_below
+from posbench.hydra_app.command import command
+from posbench.machine import distributed, runtime
+from posbench.machine.files import require_own_below
+from posbench.model import from_config
 from posbench.report.show import show_runs
-from posbench.run import check_evaluation, evaluate_into
-from posbench.run_folder import RunFolder
-from posbench.tracking import mirror
+from posbench.runs import mirror
+from posbench.runs.run import check_evaluation, evaluate_into
+from posbench.runs.run_folder import RunFolder
+from posbench.training import checkpoint
+from posbench.training.optim import positional
 
 
 @command("eval")
@@ -38,7 +43,7 @@ def evaluate(node: DictConfig) -> None:
                 f"{folder.path}: not finished; repeat its posbench train command first"
             )
         require_own_below(folder.path, read="checkpoints", others="wandb")
-        build.positional(config)  # nothing here trains, but the report tells it
+        positional(config)  # nothing here trains, but the report tells it
         changes = {k: v for k, v in dataclasses.asdict(asked.eval).items() if v is not None}
         trained = copy.deepcopy(config)
         config.eval = dataclasses.replace(config.eval, **changes)
@@ -46,22 +51,22 @@ def evaluate(node: DictConfig) -> None:
             trained.tracking.wandb = asked.tracking.wandb
         tracking.check(trained.tracking)
 
-        device = world.device(runtime.device(asked.runtime))
+        device = world.device(runtime.device(asked.runtime.device))
         runtime.keep_freed_memory()
-        runtime.set_threads(asked.runtime, world.local_size)
+        runtime.set_threads(asked.runtime.threads, world.local_size)
         extension = None
         if asked.extension is not None:
-            config.encoding = build.extended(config, asked.extension)
-            build.encoding(config.encoding, build.shape(config))  # before the corpus
+            config.encoding = from_config.extended(config, asked.extension)
+            from_config.encoding_of(config)  # before the corpus
             config.model.attention = "auto"
             extension = _label(asked.extension)
-        corpus = build.corpus(config)
+        corpus = build_corpus(config)
         if corpus.hash != folder.summary.get("corpus_hash"):
             raise UserError(
                 f"{folder.path}: was trained on another version of corpus {corpus.name}"
             )
         check_evaluation(config.eval, corpus)
-        model = build.model(config, corpus.vocabulary)
+        model = from_config.model(config, corpus.vocabulary)
         checkpoint.load_model(weights, model)
     with console.status("evaluating") as status:
         found = evaluate_into(

@@ -11,9 +11,9 @@ from rich.text import Text
 
 from posbench import config as schemas
 from posbench import published
-from posbench.entry import command
+from posbench.hydra_app.command import command
 from posbench.published import Curve, Publication
-from posbench.tables import Fitted
+from posbench.terminal.tables import Fitted
 
 LEGEND = "rows: a number each, except where a table has other columns than perplexity by length"
 HEADERS = ("name", "corpus", "trained at", "encodings", "lengths", "rows")

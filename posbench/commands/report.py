@@ -11,16 +11,19 @@ from rich.console import Console
 from posbench import config as schemas
 from posbench import tracking
 from posbench.config import ReportCommand, ReportConfig
-from posbench.entry import command
-from posbench.errors import UserError
-from posbench.explain import nearest
-from posbench.files import write_text
-from posbench.report import FIGURES, THEMES, agreement, collect, compare, markdown, terminal, tidy
-from posbench.report.collect import Run
-from posbench.report.comparison import Comparison, Report
-from posbench.report.probing import probe_tables
-from posbench.report.wording import Extra
-from posbench.statistics import Bootstrap
+from posbench.errors import UserError, nearest
+from posbench.evaluation.statistics import Bootstrap
+from posbench.hydra_app.command import command
+from posbench.machine.files import write_text
+from posbench.report import FIGURES, THEMES
+from posbench.report.comparing import agreement, compare
+from posbench.report.comparing.comparison import Comparison, Report
+from posbench.report.comparing.probing import probe_tables
+from posbench.report.reading import collect
+from posbench.report.reading.collect import Run
+from posbench.report.writing import csv_rows as tidy
+from posbench.report.writing import markdown, terminal
+from posbench.report.writing.wording import Extra
 
 
 @command("report")
@@ -40,7 +43,7 @@ def main(node: DictConfig) -> None:
         terminal.show(report, console, extra)
     written = _write(report, runs, extra, asked)
     if tracking.wanted(asked.tracking):
-        from posbench.report.mirror import mirror
+        from posbench.report.writing.tracker import mirror
 
         mirror(report, written, asked)
     if written:
@@ -101,7 +104,9 @@ def _write(
                 write_text(folder / f"report.{suffix}", writer(report, runs, extra))
                 written.append(folder / f"report.{suffix}")
         if asked.report.figures:
-            from posbench.report import figures  # matplotlib takes a second to import
+            from posbench.report.writing.figures import (
+                write as figures,  # matplotlib takes a second to import
+            )
 
             for theme in asked.report.themes:
                 place = folder / "figures"
@@ -120,13 +125,13 @@ def _csv(report: Report, runs: Sequence[Run], extra: Sequence[Extra]) -> str:
 
 
 def _latex(report: Report, runs: Sequence[Run], extra: Sequence[Extra]) -> str:
-    from posbench.report.latex import latex
+    from posbench.report.writing.latex.document import latex
 
     return latex(report, extra)
 
 
 def _html(report: Report, runs: Sequence[Run], extra: Sequence[Extra]) -> str:
-    from posbench.report.html import html
+    from posbench.report.writing.html import html
 
     return html(report, extra)
 

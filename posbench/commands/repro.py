@@ -9,9 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from posbench import config as schemas
-from posbench.entry import command
 from posbench.errors import UserError
-from posbench.repro import Pair, Replay, replay
+from posbench.hydra_app.command import command
+from posbench.runs.repro import Pair, Replay, replay
 
 
 class Differs(UserError):

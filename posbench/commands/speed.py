@@ -6,12 +6,13 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from posbench import config as schemas
-from posbench import runtime, sweep
 from posbench.config import SpeedCommand, SpeedConfig
-from posbench.entry import command
-from posbench.errors import UserError
-from posbench.files import write_json
-from posbench.run import check
+from posbench.errors import UserError, nearest
+from posbench.hydra_app import compose, sweep
+from posbench.hydra_app.command import command
+from posbench.machine import runtime
+from posbench.machine.files import write_json
+from posbench.runs.run import check
 from posbench.speed import record, settings, table
 from posbench.speed.measure import Cell, measure
 from posbench.speed.work import MODES
@@ -24,16 +25,16 @@ def speed(node: DictConfig) -> None:
     config, console = schemas.load(node, SpeedCommand), Console()
     check(config)
     check_speed(config)
-    device = runtime.device(config.runtime)
-    dtype = runtime.training_dtype(config.runtime, device)
+    device = runtime.device(config.runtime.device)
+    dtype = runtime.training_dtype(config.runtime.dtype, device)
     if config.train.compile and "train" in config.speed.modes:
         runtime.require_compiler(device)
     runtime.keep_freed_memory()
-    threads = table.counted(runtime.set_threads(config.runtime), "thread")
+    threads = table.counted(runtime.set_threads(config.runtime.threads), "thread")
     trained = str(dtype).removeprefix("torch.")
     title = f"Speed and memory: {device.type}, {threads}, training in {trained}"
     subject = settings.subject(config.run.name, node)
-    baseline = settings.baseline(config.speed.baseline)
+    baseline = _baseline(config.speed.baseline)
     path, cells = record.place(config), list[Cell]()
     with console.status("measuring") as status:
         for mode in config.speed.modes:
@@ -57,6 +58,14 @@ def main() -> None:
             asked, title, _ = _measured[0]
             cells = [cell for *_, measured in _measured for cell in measured]
             table.show(cells, asked, title, Console(), beside=False)
+
+
+def _baseline(name: str) -> settings.Subject:
+    """The same command line with this encoding. Raises UserError."""
+    if name not in (known := compose.names()):
+        hint = nearest(name, known)
+        raise UserError(f"speed.baseline={name}: there is no such encoding{hint}")
+    return settings.subject(name, compose.with_default("speed", name))
 
 
 def check_speed(config: SpeedCommand) -> None:

@@ -9,14 +9,16 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from posbench import config as schemas
-from posbench import distributed, dry_run, launcher, sweep, torchrun
 from posbench.config import Config
-from posbench.entry import command
-from posbench.report import collect
+from posbench.hydra_app import launcher, sweep
+from posbench.hydra_app.command import command
+from posbench.hydra_app.sweep import Habits, Job
+from posbench.machine import distributed, torchrun
+from posbench.report.reading import collect
 from posbench.report.show import show_runs
-from posbench.run import note, ready, run, trouble
-from posbench.run_folder import RunFolder
-from posbench.sweep import Habits, Job
+from posbench.runs import dry_run
+from posbench.runs.run import note, ready, run, trouble
+from posbench.runs.run_folder import RunFolder
 
 
 def _before(jobs: Sequence[Job]) -> bool:

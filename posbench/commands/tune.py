@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from omegaconf import DictConfig
 from rich.console import Console
 
-from posbench import build, launcher, sweep, trials, tuning
 from posbench import config as schemas
 from posbench.config import TuneCommand
-from posbench.entry import command
-from posbench.run import ready
-from posbench.sweep import Habits, Job
-from posbench.tables import Fitted
-from posbench.tuning import Record
+from posbench.hydra_app import launcher, sweep
+from posbench.hydra_app.command import command
+from posbench.hydra_app.sweep import Habits, Job
+from posbench.model import from_config
+from posbench.runs import trials, tuning
+from posbench.runs.run import ready
+from posbench.runs.tuning import Record
+from posbench.terminal.tables import Fitted
 
 _done: list[TuneCommand] = []  # in this process
 
@@ -56,7 +58,7 @@ def show(tuned: list[tuple[TuneCommand, Record]], console: Console) -> None:
         chosen = record.chosen
         losses = [record.trials[0].loss, chosen.loss]
         shown = ["diverged" if loss is None else f"{loss:.4f}" for loss in losses]
-        told = tuning.label(chosen.values, build.learns(config))
+        told = tuning.label(chosen.values, from_config.learns(config))
         rows.append([config.run.name, told, *shown, str(record.budget["trials"])])
     headers = ["encoding", "chosen", "untuned loss", "tuned loss", "trials"]
     title = "chosen by validation loss at the training length"

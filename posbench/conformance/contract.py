@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-import hydra.utils
 import torch
 
-from posbench import build
-from posbench.config import NOT_ARGUMENTS
+from posbench.config import NOT_ARGUMENTS, targets
 from posbench.conformance.subject import BATCH, Broken, NotApplicable, Subject, attend
 from posbench.encodings import Encoding
+from posbench.model import from_config
+from posbench.training.optim import positional
 
 HOOKS = {  # shapes of what a method by distance returns
     "distance_bias": ("H", "M"),
@@ -29,7 +29,7 @@ def keys_are_the_constructors(subject: Subject) -> str:
 
 
 def _keys(settings: dict[str, Any]) -> list[str]:
-    made = hydra.utils.get_class(settings["_target_"])
+    made = targets.find_class(dict(settings), "encoding")
     parameters = list(inspect.signature(made).parameters)[1:]
     keys = [key for key in settings if key not in ("_target_", *NOT_ARGUMENTS)]
     if missing := [name for name in parameters if name not in keys]:
@@ -142,7 +142,7 @@ def shared_weights_are_nopes(subject: Subject) -> str:
 
 def optimizer_group(subject: Subject) -> str:
     """What the yaml declares under `optim` is understood."""
-    groups = build.positional(subject.config)
+    groups = positional(subject.config)
     said = [
         f"{prefix.removesuffix('.')} lr x{group.lr_multiplier:g}"
         for prefix, group in groups.items()
@@ -153,7 +153,7 @@ def optimizer_group(subject: Subject) -> str:
 
 def only_parameters(subject: Subject) -> str:
     """Nothing is stored that could be computed: a stored table is outgrown."""
-    encoding = build.encoding(subject.config.encoding, subject.shape)
+    encoding = from_config.encoding(subject.config.encoding, subject.shape)
     buffers = [name for name, _ in encoding.named_buffers()]
     if buffers:
         raise Broken(f"buffers {', '.join(buffers)} are stored with the weights: compute them")

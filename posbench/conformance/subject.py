@@ -13,12 +13,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from posbench import build, memory
 from posbench.attention import KERNELS, choose
 from posbench.config import Config
 from posbench.encodings import Encoding, Shape, Span
 from posbench.errors import UserError
-from posbench.model import Transformer
+from posbench.model import footprint, from_config
+from posbench.model.transformer import Transformer
 
 VOCABULARY = 64
 BATCH = 2
@@ -54,7 +54,7 @@ class Subject:
 
     @cached_property
     def shape(self) -> Shape:
-        return build.shape(self.config)
+        return from_config.shape(self.config)
 
     @property
     def length(self) -> int:
@@ -69,7 +69,7 @@ class Subject:
         """With every parameter moved at random, so that none is too small or too alike to show."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1)
-            encoding = build.encoding(self.config.encoding, self.shape)
+            encoding = from_config.encoding(self.config.encoding, self.shape)
             with torch.no_grad():
                 for parameter in encoding.parameters():
                     parameter.add_(torch.randn_like(parameter), alpha=0.3)
@@ -82,13 +82,13 @@ class Subject:
         config.model = dataclasses.replace(config.model, dropout=0.0)
         if encoding is not None:
             config.encoding = dict(encoding)
-        return build.model(config, VOCABULARY).to(self.device)
+        return from_config.model(config, VOCABULARY).to(self.device)
 
     def require_memory(self) -> None:
         """Raise NotEnough where a step of training, which a check takes, would not fit."""
         train = dataclasses.replace(self.config.train, batch=BATCH)
         size = torch.float32.itemsize
-        memory.require_training(self.model(), self.config.model, train, self.device, size)
+        footprint.require_training(self.model(), self.config.model, train, self.device, size)
 
     def kernels(
         self, layer: int, encoding: Encoding, dtype: torch.dtype = torch.float64

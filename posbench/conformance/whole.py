@@ -15,7 +15,7 @@ from posbench.conformance.subject import (
     difference,
     require,
 )
-from posbench.model import Transformer
+from posbench.model.transformer import Transformer
 
 LONGER = 16  # times the training length
 

@@ -3,6 +3,6 @@
 Everything is read off the encoding itself; no encoding is known by its name.
 """
 
-from posbench.describe.served import Served, served
+from posbench.attention.cells import Served, served
 
 __all__ = ["Served", "served"]

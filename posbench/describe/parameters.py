@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from posbench.describe.served import served
+from posbench.attention.cells import served
 from posbench.encodings import Encoding, Shape
 from posbench.errors import UserError
 

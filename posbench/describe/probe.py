@@ -13,12 +13,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from posbench import build, introspect, memory
-from posbench.attention import KERNELS
+from posbench.attention import KERNELS, cells
+from posbench.attention.cells import Served, served
 from posbench.config import DescribeCommand
-from posbench.describe.served import Served, served
 from posbench.encodings import Encoding, Span
-from posbench.model import Attend, Layer, Transformer
+from posbench.model import footprint, from_config
+from posbench.model.transformer import Attend, Layer, Transformer
 
 VOCABULARY = 256
 BATCH = 8  # windows
@@ -62,11 +62,15 @@ class Call:
 @torch.no_grad()
 def pictures(config: DescribeCommand) -> list[Picture]:
     """One for each encoding at work in the model of a configuration. Raises UserError."""
-    model = build.model(config, VOCABULARY).double().eval()  # float64: weights down to e^-700
+    model = (
+        from_config.model(config, VOCABULARY).double().eval()
+    )  # float64: weights down to e^-700
     if config.describe.alike:
         _project_alike(model)
     length, parts = config.describe.length, served(model.encoding)
-    memory.require_pass(f"describe.length={length}", BATCH * length, config.model, torch.float64)
+    footprint.require_pass(
+        f"describe.length={length}", BATCH * length, config.model, torch.float64
+    )
     layers = [each.layers[0] for each in parts]
     long = _calls(model, _tokens(config, length), layers)
     short = _calls(model, _tokens(config, min(config.describe.matrix, length)), layers)
@@ -156,7 +160,7 @@ def weights(model: Transformer, layer: int, call: Call) -> Tensor:
         return kernel(q, call.k, v, model.encoding, layer, span, x=call.x)
 
     # Where something is added to values, these must be of the head's width.
-    width = call.k.shape[3] if introspect.fills(part, "distance_values") else min(COLUMNS, keys)
+    width = call.k.shape[3] if cells.fills(part, "distance_values") else min(COLUMNS, keys)
     one_hot = torch.eye(keys, keys + -keys % width, dtype=q.dtype)
     added = output(one_hot.new_zeros(keys, width))
     columns = [output(some) - added for some in one_hot.split(width, dim=1)]

@@ -10,15 +10,15 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from posbench import attention, introspect
+from posbench import attention
+from posbench.attention.cells import CELLS, Served, served
+from posbench.attention.costs import Cost
 from posbench.claims import Verdict
 from posbench.describe import characters, words
-from posbench.describe.costs import Cost
 from posbench.describe.parameters import Parameter
 from posbench.describe.probe import Picture
-from posbench.describe.served import Served, served
 from posbench.encodings import Encoding
-from posbench.tables import PLAIN
+from posbench.terminal.tables import PLAIN
 
 COLUMNS = 48  # of a curve
 COUNTED = (
@@ -43,12 +43,25 @@ def title(name: str, encoding: Encoding) -> RenderableType:
 
 
 def _paper(encoding: Encoding) -> RenderableType:
-    """What the module says first, and the formula; without one, all that it says."""
-    first, _, rest = introspect.documentation(encoding).partition("\n\n")
-    number, formula = introspect.paper(encoding), introspect.formula(encoding)
-    link = f"\nhttps://arxiv.org/abs/{number}" if number else ""
+    """What the module says first, the paper and the formula; without one, all that it says."""
+    kind = type(encoding)
+    first, _, rest = (inspect.getdoc(inspect.getmodule(kind)) or "").partition("\n\n")
+    link = f"\nhttps://arxiv.org/abs/{encoding.paper}" if encoding.paper else ""
+    missing = "".join(_whence(kind, name) for name in ("paper", "formula"))
     prose = "\n\n".join(" ".join(paragraph.split()) for paragraph in rest.split("\n\n"))
-    return Group(Text(first + link), _below(Text(formula or prose), indent=4))
+    shown = inspect.cleandoc(encoding.formula) or prose
+    return Group(Text((first + link + missing).lstrip()), _below(Text(shown), indent=4))
+
+
+def _whence(kind: type[Encoding], name: str) -> str:
+    """A line where a class does not itself say what its paper or its formula is."""
+    given = (each for each in kind.__mro__ if name in vars(each) and each is not Encoding)
+    source = next(given, None)
+    if source is None:
+        return f"\n{name}: not given; it is the attribute `{name}` of class {kind.__name__}"
+    if source.__module__ == kind.__module__:
+        return ""
+    return f"\n{name}: that of {source.__name__}, which {kind.__name__} inherits from"
 
 
 def _whose(each: Served) -> Text:
@@ -72,7 +85,7 @@ def _filled(each: Served, kernel: str) -> RenderableType:
     part, usual = each.part, each.part.shape.head_width**-0.5
     table = Table.grid(padding=(0, 2))
     for cell in each.cells:
-        table.add_row(cell, introspect.CELLS[cell])
+        table.add_row(cell, CELLS[cell])
     memory = f"{part.memory_length} tokens of the segment before" if part.memory_length else "none"
     table.add_row("memory", memory)
     table.add_row("window", f"the last {part.window} keys" if part.window else "all keys")

@@ -1,7 +1,5 @@
 """Attention with linear biases (Press et al. 2022, arXiv 2108.12409, section 3).
 
-    logit_ij = q_i . k_j / sqrt(d) - m_h (i - j)
-
 For a power of two of heads m_h = 2^(-8h/H), h = 1..H; otherwise the authors' code takes the
 slopes of the power of two below and fills up with every second slope of the one above. That is
 slopes="paper"; "geometric" is 2^(-8h/H) for any H, "learned" trains ln m_h from the paper's on.
@@ -29,6 +27,9 @@ def geometric(heads: int) -> list[float]:
 
 class ALiBi(Encoding):
     """A linear penalty on distance, one slope a head; no parameters unless they are learned."""
+
+    paper = "2108.12409"
+    formula = "logit_ij = q_i . k_j / sqrt(d) - m_h (i - j)"
 
     def __init__(self, shape: Shape, slopes: str = "paper") -> None:
         super().__init__(shape)

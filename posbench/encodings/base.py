@@ -112,6 +112,12 @@ class Encoding(nn.Module):
     It owns every positional parameter of the model, per-layer ones included.
     """
 
+    paper: str = ""
+    """The arXiv number of its paper."""
+
+    formula: str = ""
+    """What its paper adds to the attention, as plain text."""
+
     memory_length: int = 0
     """Hidden states of the previous segment that each layer sees as extra keys."""
 

@@ -1,7 +1,5 @@
 """CABLE: context-aware biases for length extrapolation (Veisi et al. 2025, arXiv 2503.08067).
 
-    logit_ij = q_i . k_j / sqrt(d) - sum_(l = j+1 .. i) softplus(w_h . x_l + b_h)
-
 FoX's form (fox.py), with -softplus(z) in place of ln sigmoid(z): the same functions, as
 -softplus(z) = ln sigmoid(-z). The authors' code leaves out 1/sqrt(d); here the model keeps it.
 """
@@ -16,6 +14,9 @@ from posbench.encodings.fox import FoX
 
 class CABLE(FoX):
     """Each token's weight adds to the distance across it."""
+
+    paper = "2503.08067"
+    formula = "logit_ij = q_i . k_j / sqrt(d) - sum_(l = j+1 .. i) softplus(w_h . x_l + b_h)"
 
     def decay(self, x: Tensor, layer: int) -> Tensor:
         return -F.softplus(self.gate(x, layer))

@@ -1,8 +1,5 @@
 """CoPE: contextual position encoding (Golovneva et al. 2024, arXiv 2405.18719, section 4).
 
-    g_it = sigmoid(q_i . k_t / sqrt(d)),  p_ij = sum_(t = j .. i) g_it, at most `positions` - 1
-    logit_ij = (q_i . k_j + q_i . e[p_ij]) / sqrt(d)
-
 e is interpolated between the whole positions on either side. One table e [d, positions] a layer,
 shared by its heads, starting at zero.
 """
@@ -17,6 +14,12 @@ from posbench.encodings.base import Encoding, Shape, Span
 
 class CoPE(Encoding):
     """Positions that count what the query attends to."""
+
+    paper = "2405.18719"
+    formula = """
+        g_it = sigmoid(q_i . k_t / sqrt(d)),  p_ij = sum_(t = j .. i) g_it, at most `positions` - 1
+        logit_ij = (q_i . k_j + q_i . e[p_ij]) / sqrt(d)
+    """
 
     def __init__(self, shape: Shape, positions: int = 64) -> None:
         super().__init__(shape)

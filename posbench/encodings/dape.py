@@ -1,7 +1,5 @@
 """DAPE: data-adaptive positional encoding (Zheng et al. 2024, arXiv 2405.14722, section 3).
 
-    logit = A + B + f([A; B]),  A = q_i . k_j / sqrt(d),  B = KERPLE's logarithmic bias
-
 f is an MLP over the heads of one pair (i, j): 2H -> hidden, LeakyReLU, hidden -> H, one a layer,
 starting as PyTorch's linear layers do. B's parameters are shared by the layers, as in KERPLE (the
 authors' code has them a layer). The mask comes after f.
@@ -19,6 +17,9 @@ from posbench.encodings.kerple import KerpleLog
 
 class DAPE(KerpleLog):
     """KERPLE's bias, adapted to the contents by a small network over the heads."""
+
+    paper = "2405.14722"
+    formula = "logit = A + B + f([A; B]),  A = q_i . k_j / sqrt(d),  B = KERPLE's logarithmic bias"
 
     def __init__(self, shape: Shape, hidden: int = 32) -> None:
         super().__init__(shape)

@@ -1,7 +1,5 @@
 """DeBERTa's disentangled attention (He et al. 2021, arXiv 2006.03654, equations 2 to 4).
 
-    A_ij = q_i . k_j + (c2p) q_i . K^r[delta(i, j)] + (p2c) k_j . Q^r[delta(j, i)]
-
 delta(i, j) = clip(i - j + k, 0, 2k - 1). K^r = P W_k, Q^r = P W_q: P [2k, D] is shared by all
 layers, W_k and W_q are one pair a layer, all N(0, 0.02). softmax(A / sqrt(d (1 + terms))): with
 both terms the paper's sqrt(3d). The paper reads Q^r at delta(j, i); Microsoft's code and
@@ -19,6 +17,9 @@ from posbench.encodings.base import Encoding, Shape
 
 class DeBERTa(Encoding):
     """Content->position and position->content terms, each removable."""
+
+    paper = "2006.03654"
+    formula = "A_ij = q_i . k_j + (c2p) q_i . K^r[delta(i, j)] + (p2c) k_j . Q^r[delta(j, i)]"
 
     def __init__(
         self,

@@ -53,6 +53,9 @@ class Extended(RoPE):
 class Interpolated(Extended):
     """Position interpolation."""
 
+    paper = "2306.15595"
+    formula = "positions / s"
+
     def frequencies(self, span: Span) -> Tensor:
         return super().frequencies(span) / self.factor
 
@@ -60,12 +63,18 @@ class Interpolated(Extended):
 class NTK(Extended):
     """A larger base: high frequencies stay, the lowest is interpolated."""
 
+    paper = ""  # bloc97 2023
+    formula = "base s^(d/(d-2))"
+
     def frequencies(self, span: Span) -> Tensor:
         return self.with_base(self.factor, span.keys.device)
 
 
 class DynamicNTK(Extended):
     """A base that grows with the window; windows of original_length see plain RoPE."""
+
+    paper = ""  # emozilla 2023
+    formula = "base (s l/L - (s - 1))^(d/(d-2)), l > L"
 
     def frequencies(self, span: Span) -> Tensor:
         ratio = max(1.0, span.extent / self.original_length)
@@ -79,6 +88,12 @@ class YaRN(Extended):
     beta. In between the paper's share is linear in the turns, the authors' code's in the pair's
     number, between the whole numbers around those bounds (ramp="code"). Queries and keys are
     multiplied by attention_factor, 0.1 ln s + 1 unless given, logits so by its square.
+    """
+
+    paper = "2309.00071"
+    formula = """
+        theta_c (g_c + (1 - g_c) / s), g_c from 0 at alpha turns to 1 at beta;
+        q' and k' times 0.1 ln s + 1
     """
 
     def __init__(
@@ -133,6 +148,9 @@ class YaRN(Extended):
 class LogNRoPE(LogN, RoPE):
     """RoPE with logits scaled by ln(n)/ln(original_length) beyond it."""
 
+    paper = ""  # Su 2021
+    formula = "logits ln(n)/ln(L), n > L"
+
     def __init__(
         self,
         shape: Shape,
@@ -153,6 +171,9 @@ class Streaming(RoPE):
     Positions are counted within these keys: the query is never farther from a sink than the two
     numbers together, however long the text.
     """
+
+    paper = "2309.17453"
+    formula = "the last W keys and the first n, positions counted within these"
 
     def __init__(
         self,

@@ -1,7 +1,5 @@
 """FIRE: functional interpolation of relative positions (Li et al. 2024, arXiv 2310.04418).
 
-    logit_ij = q_i . k_j / sqrt(d) + f_h(psi(i - j) / psi(max(|L m|, i))),  psi(x) = ln(|c x| + 1)
-
 i is the query's position, not the window's length: the future does not enter. f is an MLP with
 one hidden ReLU layer and a value for each head; L is fixed, c and the multiplier m are learned.
 One f, c and m a layer; linear layers start as in PyTorch, U(+-1/sqrt(fan in)).
@@ -20,6 +18,11 @@ EPSILON = 1e-6  # in the denominator
 class FIRE(Encoding):
     """A learned function of the distance relative to the query's position."""
 
+    paper = "2310.04418"
+    formula = """
+        logit_ij = q_i . k_j / sqrt(d) + f_h(psi(i - j) / psi(max(|L m|, i))),
+        psi(x) = ln(|c x| + 1)
+    """
     translation_equivariant = False
 
     def __init__(

@@ -1,7 +1,5 @@
 """FoX: the forgetting transformer (Lin et al. 2025, arXiv 2503.02130, section 3).
 
-    f_t = sigmoid(w_h . x_t + b_h),  logit_ij = q_i . k_j / sqrt(d) + sum_(l = j+1 .. i) ln f_l
-
 x is the layer's normed input. w and b are one pair a head and layer and start as PyTorch's linear
 layer does, U(+-1/sqrt(D)).
 """
@@ -17,6 +15,12 @@ from posbench.encodings.base import Encoding, Shape
 
 class FoX(Encoding):
     """Each token decides how much of what came before it is forgotten."""
+
+    paper = "2503.02130"
+    formula = """
+        f_t = sigmoid(w_h . x_t + b_h),
+        logit_ij = q_i . k_j / sqrt(d) + sum_(l = j+1 .. i) ln f_l
+    """
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)

@@ -1,8 +1,5 @@
 """KERPLE: kernelized relative biases (Chi et al. 2022, arXiv 2205.09921, section 4).
 
-    log    logit_ij = q_i . k_j / sqrt(d) - r1 ln(1 + r2 (i - j))     r1 ~ U(0, 2), r2 ~ U(0, 1)
-    power  logit_ij = q_i . k_j / sqrt(d) - r1 (i - j)^r2             r1 ~ U(0, 1), r2 ~ U(0, 2)
-
 r1, r2 > 0 are one pair a head, shared by all layers. As in the authors' code the bias is added
 after 1/sqrt(d) (the paper's equation 1 has it before), and parameters that leave their bounds,
 0.01 from below and for the power's exponent 2 from above, are moved back after each step.
@@ -21,6 +18,11 @@ LEAST = 0.01
 class KerpleLog(Encoding):
     """A logarithmic penalty on distance, learned."""
 
+    paper = "2205.09921"
+    formula = """
+        logit_ij = q_i . k_j / sqrt(d) - r1 ln(1 + r2 (i - j)),  r1 ~ U(0, 2), r2 ~ U(0, 1)
+    """
+
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
         self.r1 = nn.Parameter((2 * torch.rand(shape.heads)).clamp(min=LEAST))
@@ -37,6 +39,11 @@ class KerpleLog(Encoding):
 
 class KerplePower(Encoding):
     """A power of the distance as penalty, learned."""
+
+    paper = "2205.09921"
+    formula = """
+        logit_ij = q_i . k_j / sqrt(d) - r1 (i - j)^r2,  r1 ~ U(0, 1), r2 ~ U(0, 2)
+    """
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)

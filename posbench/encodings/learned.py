@@ -1,7 +1,5 @@
 """Learned absolute positions (Gehring et al. 2017, arXiv 1705.03122; BERT, GPT-2).
 
-    x_p = s E[token] + P[p],  P in R^(max_length x D), initialised N(0, std)
-
 std defaults to D^-0.5, fairseq's choice beside token embeddings that s brings to unit size.
 There is no row past the table. beyond="refuse" has no number for longer windows, "clamp" takes the
 last row, "interpolate" spreads the table's rows over the window.
@@ -18,6 +16,8 @@ from posbench.encodings.base import Encoding, Shape
 class Learned(Encoding):
     """One trained vector a position, none past max_length."""
 
+    paper = "1705.03122"
+    formula = "x_p = s E[token] + P[p],  P in R^(max_length x D), initialised N(0, std)"
     translation_equivariant = False
 
     def __init__(

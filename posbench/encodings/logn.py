@@ -1,8 +1,6 @@
 """Logits scaled with the logarithm of the context's length, beyond a length L only.
 
-    logit_ij = max(1, ln(n_i) / ln(L)) q_i . k_j / sqrt(d),  n_i the keys that the query sees
-
-So that attention over more keys than were trained on stays as sharp (Su 2021; SWAN-GPT's global
+Attention over more keys than were trained on stays as sharp (Su 2021; SWAN-GPT's global
 layers, Puvvada et al. 2025, arXiv 2504.08719, whose exact factor was not read). Windows of at most
 L are left alone.
 """
@@ -19,6 +17,11 @@ from posbench.encodings.base import Encoding, Shape, Span
 
 class LogN(Encoding):
     """No position, and sharper attention in windows longer than `length`."""
+
+    paper = "2504.08719"
+    formula = (
+        "logit_ij = max(1, ln(n_i) / ln(L)) q_i . k_j / sqrt(d),  n_i the keys that the query sees"
+    )
 
     def __init__(self, shape: Shape, length: int) -> None:
         super().__init__(shape)

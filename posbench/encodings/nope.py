@@ -8,3 +8,6 @@ from posbench.encodings.base import Encoding
 
 class NoPE(Encoding):
     """Every cell of the contract left neutral."""
+
+    paper = "2203.16634"
+    formula = "logit_ij = q_i . k_j / sqrt(d)"

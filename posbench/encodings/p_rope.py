@@ -1,7 +1,5 @@
 """p-RoPE: RoPE without its lowest frequencies (Barbero et al. 2025, arXiv 2410.06205).
 
-    pair c is turned by base^(-2c/d) a position for c < floor(p d/2), and not at all beyond
-
 The frequencies are RoPE's over the whole d; the pairs left alone carry content.
 """
 
@@ -15,6 +13,11 @@ from posbench.encodings.rope import RoPE
 
 class PRoPE(RoPE):
     """RoPE on a fraction of the pairs, the frequencies as they were."""
+
+    paper = "2410.06205"
+    formula = (
+        "pair c is turned by base^(-2c/d) a position for c < floor(p d/2), and not at all beyond"
+    )
 
     def __init__(
         self,

@@ -1,7 +1,5 @@
 """Partial rotary embedding (GPT-NeoX-20B, Black et al. 2022, arXiv 2204.06745, section 2.1).
 
-    the first r = fraction * d dimensions of a head: pair c turned by base^(-2c/r) a position
-
 They are a RoPE of their own size; the other dimensions carry content alone.
 """
 
@@ -17,6 +15,11 @@ from posbench.encodings.sinusoid import frequencies
 
 class PartialRoPE(RoPE):
     """RoPE on some of the dimensions."""
+
+    paper = "2204.06745"
+    formula = (
+        "the first r = fraction * d dimensions of a head: pair c turned by base^(-2c/r) a position"
+    )
 
     def __init__(
         self,

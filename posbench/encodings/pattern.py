@@ -23,6 +23,9 @@ Make = Callable[[Shape], Encoding]
 class Pattern(Encoding):
     """parts, by name, serve the layers that pattern names them for; windows are in tokens."""
 
+    paper = ""  # each part has its own
+    formula = ""
+
     def __init__(
         self,
         shape: Shape,

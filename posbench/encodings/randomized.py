@@ -1,7 +1,5 @@
 """Randomized positions (Ruoss et al. 2023, arXiv 2305.16843, section 3) over other encodings.
 
-    token i stands at p_i,  p_0 < p_1 < ... drawn from 0 .. positions - 1
-
 For each batch as many distinct positions as the window has tokens are drawn and used, in order,
 as the positions of the encoding, which so meets in training every distance
 that evaluation will bring. Evaluation draws too, from a generator with the fixed `seed`: the same
@@ -31,6 +29,9 @@ def at_least_one(positions: int) -> int:
 
 class Randomized(Encoding):
     """To be inherited from before an encoding: its positions are drawn at random."""
+
+    paper = "2305.16843"
+    formula = "token i stands at p_i,  p_0 < p_1 < ... drawn from 0 .. positions - 1"
 
     def draw_from(self, positions: int, seed: int) -> None:
         """For the constructor, after the encoding's own."""

@@ -1,8 +1,6 @@
 """Rotary position embedding (Su et al. 2021, arXiv 2104.09864, equation 34).
 
-    pair c of q_i is turned by i theta_c, pair c of k_j by j theta_c, theta_c = base^(-2c/d)
-
-so that q'_i . k'_j depends on i - j and the contents only. No parameters. layout: "half" pairs
+q'_i . k'_j depends on i - j and the contents only. No parameters. layout: "half" pairs
 dimension c with c + d/2 (LLaMA, GPT-NeoX), "interleaved" pairs 2c with 2c + 1 (the paper,
 GPT-J): the same model class, not the same numbers for given weights.
 """
@@ -18,6 +16,11 @@ from posbench.encodings.sinusoid import frequencies, positive
 
 class RoPE(Encoding):
     """Queries and keys rotated by their own positions."""
+
+    paper = "2104.09864"
+    formula = (
+        "pair c of q_i is turned by i theta_c, pair c of k_j by j theta_c, theta_c = base^(-2c/d)"
+    )
 
     def __init__(self, shape: Shape, base: float = 10_000.0, layout: str = "half") -> None:
         super().__init__(shape)

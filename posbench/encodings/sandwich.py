@@ -1,7 +1,5 @@
 """Sandwich (Chi et al. 2023, arXiv 2212.10356).
 
-    logit_ij = q_i . k_j / sqrt(d) + H / (8 h) (sum_k cos((i - j) / 10000^(2k/D')) - D'/2)
-
 k = 1 .. D'/2, h = 1 .. H: the inner product of two sinusoids as a bias, 0 at distance 0, falling
 fastest for small h. No parameters. D' is `size`, the paper's 128.
 """
@@ -16,6 +14,11 @@ from posbench.encodings.base import Encoding, Shape
 
 class Sandwich(Encoding):
     """A fixed bias: what two sinusoids have in common at a distance."""
+
+    paper = "2212.10356"
+    formula = (
+        "logit_ij = q_i . k_j / sqrt(d) + H / (8 h) (sum_k cos((i - j) / 10000^(2k/D')) - D'/2)"
+    )
 
     def __init__(self, shape: Shape, size: int = 128) -> None:
         super().__init__(shape)

@@ -1,7 +1,5 @@
 """Sinusoidal absolute positions (Vaswani et al. 2017, arXiv 1706.03762, section 3.5).
 
-    x_p = s E[token] + PE[p],  PE[p, 2k] = sin(p / base^(2k/D)),  PE[p, 2k+1] = cos(same)
-
 The paper's s is sqrt(D). Here the model scales the tokens, for all encodings alike, so that they
 enter with unit size (model.py); without that, an amplitude-1 sinusoid swamps them.
 """
@@ -17,6 +15,10 @@ from posbench.encodings.sinusoid import interleaved, positive
 class Sinusoidal(Encoding):
     """Fixed sinusoids added to the token embeddings; no parameters, any length."""
 
+    paper = "1706.03762"
+    formula = (
+        "x_p = s E[token] + PE[p],  PE[p, 2k] = sin(p / base^(2k/D)),  PE[p, 2k+1] = cos(same)"
+    )
     translation_equivariant = False
 
     def __init__(self, shape: Shape, base: float = 10_000.0) -> None:

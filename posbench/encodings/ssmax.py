@@ -1,7 +1,5 @@
 """Scalable softmax (Nakanishi 2025, arXiv 2501.19399) over no positional encoding.
 
-    logit_ij = s_h ln(n_i) q_i . k_j / sqrt(d)
-
 n_i is how many keys the query sees, i + 1 in a causal window, so that attention does not flatten
 as the window grows. One s a head and layer; all start so that s ln n averages 1 over the training
 length (an assumption: the paper's own start was not read).
@@ -19,6 +17,9 @@ from posbench.encodings.base import Encoding, Shape, Span
 
 class SSMax(Encoding):
     """Logits that grow with the logarithm of what there is to attend to."""
+
+    paper = "2501.19399"
+    formula = "logit_ij = s_h ln(n_i) q_i . k_j / sqrt(d)"
 
     def __init__(self, shape: Shape, length: int) -> None:
         super().__init__(shape)

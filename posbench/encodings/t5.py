@@ -1,7 +1,5 @@
 """T5's bucketed relative bias (Raffel et al. 2020, arXiv 1910.10683, section 2.1).
 
-    logit_ij = q_i . k_j / sqrt(d) + b[h, bucket(i - j)]
-
 Causal buckets: with B buckets, the first B/2 hold one distance each, the rest grow
 logarithmically up to max_distance, and the last takes everything beyond. One table of B x H
 scalars, shared by all layers, starting as N(0, D^-0.5). T5 itself leaves out the 1/sqrt(d) and
@@ -21,6 +19,9 @@ from posbench.encodings.base import Encoding, Shape
 
 class T5Bias(Encoding):
     """A learned scalar a head and bucket of distances."""
+
+    paper = "1910.10683"
+    formula = "logit_ij = q_i . k_j / sqrt(d) + b[h, bucket(i - j)]"
 
     def __init__(self, shape: Shape, buckets: int = 32, max_distance: int = 128) -> None:
         super().__init__(shape)

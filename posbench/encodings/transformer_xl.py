@@ -1,7 +1,5 @@
 """Transformer-XL's relative attention with segment memory (Dai et al. 2019, arXiv 1901.02860).
 
-    A_ij = ((a) q_i . k_j + (b) q_i . r_(i-j) W_R + (c) u . k_j + (d) v . r_(i-j) W_R) / sqrt(d)
-
 r_n is a concatenated sin|cos sinusoid of width D, W_R one matrix a layer. u and v are one pair a
 head, shared by all layers as in the authors' code unless untie=True. All start as N(0, 0.02).
 Each layer also sees its own inputs of the previous memory_length tokens, without gradient.
@@ -18,6 +16,12 @@ from posbench.encodings.sinusoid import concatenated, positive
 
 class TransformerXL(Encoding):
     """Four-term relative attention; defined for every distance."""
+
+    paper = "1901.02860"
+    formula = """
+        A_ij = ((a) q_i . k_j + (b) q_i . r_(i-j) W_R
+                + (c) u . k_j + (d) v . r_(i-j) W_R) / sqrt(d)
+    """
 
     def __init__(
         self,

@@ -1,8 +1,5 @@
 """xPos (Sun et al. 2023, arXiv 2212.10554, section 3): RoPE whose pairs fade with distance.
 
-    q'_i . k'_j of pair c is RoPE's times zeta_c^((i - j) / scale_base),
-    zeta_c = (2c/d + gamma) / (1 + gamma), c = 0 .. d/2 - 1
-
 Queries get zeta^((i - m)/scale_base), keys zeta^((m - j)/scale_base), m the middle of the window:
 any common m cancels. Far from it the factors leave float32's range, so long windows are turned in
 float64. The paper's blockwise causal attention at inference is not part of the encoding.
@@ -23,6 +20,12 @@ LARGEST = 30.0  # the exponent up to which factors e^+-exponent are left in floa
 
 class XPos(RoPE):
     """Rotated queries and keys, scaled so that high frequencies decay."""
+
+    paper = "2212.10554"
+    formula = """
+        q'_i . k'_j of pair c is RoPE's times zeta_c^((i - j) / scale_base),
+        zeta_c = (2c/d + gamma) / (1 + gamma), c = 0 .. d/2 - 1
+    """
 
     def __init__(
         self,

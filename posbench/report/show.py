@@ -7,11 +7,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from posbench.report import collect, compare, terminal
-from posbench.report.collect import Run
-from posbench.report.comparison import Comparison
-from posbench.report.probing import probe_tables
-from posbench.statistics import Bootstrap
+from posbench.evaluation.statistics import Bootstrap
+from posbench.report.comparing import compare
+from posbench.report.comparing.comparison import Comparison
+from posbench.report.comparing.probing import probe_tables
+from posbench.report.reading import collect
+from posbench.report.reading.collect import Run
+from posbench.report.writing import terminal
 
 MORE = "posbench report: intervals, every protocol, and the curves as one HTML file"
 

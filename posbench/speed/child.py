@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from posbench import config as schemas
-from posbench import runtime
+from posbench.machine import runtime
 from posbench.speed.failure import Failed, told
 from posbench.speed.memory import watched
 
@@ -19,8 +19,8 @@ def main() -> None:
         Path("/proc/self/oom_score_adj").write_bytes(b"1000")
     asked = json.load(sys.stdin)
     config = schemas.plain(asked["config"], schemas.SpeedCommand)
-    runtime.set_threads(config.runtime)
-    device = runtime.device(config.runtime)
+    runtime.set_threads(config.runtime.threads)
+    device = runtime.device(config.runtime.device)
     try:
         with told():
             said = dataclasses.asdict(watched(config, asked["mode"], asked["length"], device))

@@ -32,11 +32,11 @@ import dataclasses
 import torch
 from torch import Tensor, nn
 
-from posbench import introspect
+from posbench.attention import cells
+from posbench.attention.cells import served
+from posbench.attention.costs import BY_PAIR, VECTORS, Layer
 from posbench.config import ModelConfig
-from posbench.describe.costs import BY_PAIR, VECTORS, Layer
-from posbench.describe.served import served
-from posbench.model import Transformer
+from posbench.model.transformer import Transformer
 
 FLOAT = 4  # bytes
 ADAMW = 7  # numbers for each weight
@@ -101,8 +101,8 @@ def _operations(
         by_query = one.length * 2 * (2 * width**2 + 2 * width * inner)
         products = by_query + layer.keys * 2 * 2 * width**2
         total += count * one.windows * (products + 4 * width * _pairs(layer))
-        for cell in introspect.CELLS:
-            if introspect.fills(layer.part, cell):
+        for cell in cells.CELLS:
+            if cells.fills(layer.part, cell):
                 total += (1 if cell == "embed" else count) * _cell(cell, layer, one.windows)
     return total
 

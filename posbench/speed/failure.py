@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from posbench.explain import is_out_of_memory
+from posbench.errors import is_out_of_memory
 
 OUT_OF_MEMORY = "out of memory"
 FAILED = "failed"  # how the other reasons begin

@@ -6,9 +6,9 @@ import dataclasses
 
 import torch
 
-from posbench import build
 from posbench.config import SpeedCommand
-from posbench.model import Transformer
+from posbench.model import from_config
+from posbench.model.transformer import Transformer
 from posbench.speed import limits, memory, work
 from posbench.speed.cost import Cost, Pass, cost
 from posbench.speed.failure import FAILED, Failed
@@ -115,7 +115,7 @@ def measure(
 
 def _before(name: str, config: SpeedCommand, mode: str, length: int, device: torch.device) -> Side:
     """All but the rates: where memory does not suffice, a process of its own finds out."""
-    model = build.model(config, config.speed.vocabulary).to(device)
+    model = from_config.model(config, config.speed.vocabulary).to(device)
     side = Side(name, model.kernel)
     if (reason := _too_long(model, mode, length)) is not None:
         return dataclasses.replace(side, reason=reason)

@@ -18,8 +18,8 @@ import sys
 
 import torch
 
-from posbench import runtime
 from posbench.config import SpeedCommand
+from posbench.machine import runtime
 from posbench.speed import failure
 from posbench.speed.failure import Failed, told
 from posbench.speed.rounds import Work

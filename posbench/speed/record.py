@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
-from posbench import runtime
 from posbench.config import SpeedCommand
+from posbench.machine import provenance
 from posbench.speed import limits
 from posbench.speed.measure import Cell, Side
 from posbench.speed.rounds import Rounds
@@ -32,7 +32,7 @@ def record(
     return {
         "encoding": config.run.name,
         "baseline": config.speed.baseline,
-        "machine": runtime.provenance(device, dtype)
+        "machine": provenance.here(device, dtype)
         | {
             "float32_matmul_precision": torch.get_float32_matmul_precision(),
             "matmul_side": limits.side(dtype, device),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from posbench.speed import limits
 from posbench.speed.cost import Pass, cost
 from posbench.speed.rounds import Best
-from posbench.trainer import Trainer
+from posbench.training.trainer import Trainer
 
 
 def matmul_share(trainer: Trainer, tokens_per_second: float) -> float:

@@ -11,8 +11,8 @@ from posbench.config import SpeedConfig
 from posbench.describe.terminal import amount
 from posbench.speed.measure import Cell, Side
 from posbench.speed.rounds import Rounds
-from posbench.tables import Cell as Shown
-from posbench.tables import Fitted
+from posbench.terminal.tables import Cell as Shown
+from posbench.terminal.tables import Fitted
 
 NONE = "–"
 HEADERS = ("tokens/s", "×", "MiB", "×", "FLOP", "bytes", "of mm", "copy")

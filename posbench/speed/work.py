@@ -16,13 +16,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from posbench import build, memory, runtime
 from posbench.config import SpeedCommand
-from posbench.evaluate import score
-from posbench.protocols import Window
-from posbench.segments import Batch
+from posbench.corpus.segments import Batch
+from posbench.evaluation.protocols import Window
+from posbench.evaluation.score import score
+from posbench.machine import runtime
+from posbench.model import footprint, from_config
 from posbench.speed.rounds import Work
-from posbench.trainer import Trainer
+from posbench.training.trainer import Trainer
 
 RATE = 1e-9  # no number of steps diverges
 BATCHES = 4  # in turn
@@ -57,20 +58,20 @@ def scored(config: SpeedCommand, length: int) -> int:
 
 def dtype(config: SpeedCommand, mode: str, device: torch.device) -> torch.dtype:
     """Of the matrix products: autocast's in training. Raises UserError for an unknown one."""
-    trained = runtime.training_dtype(config.runtime, device)
+    trained = runtime.training_dtype(config.runtime.dtype, device)
     return trained if mode == "train" else torch.float32
 
 
 def training(config: SpeedCommand, length: int, device: torch.device) -> Work:
     """One optimizer step over B windows; amount: the tokens in it."""
-    model = build.model(config, config.speed.vocabulary).to(device).train()
+    model = from_config.model(config, config.speed.vocabulary).to(device).train()
     batch, remembered = windows(config, length), model.encoding.memory_length
     train = dataclasses.replace(config.train, length=length, batch=batch, accumulate=1)
     config = dataclasses.replace(
         config, train=train, optim=dataclasses.replace(config.optim, lr=RATE)
     )
     autocast = dtype(config, "train", device)
-    memory.require_training(model, config.model, config.train, device, autocast.itemsize)
+    footprint.require_training(model, config.model, config.train, device, autocast.itemsize)
     stream = RandomStream(config)
     reduced = None if autocast is torch.float32 else autocast
     trainer = Trainer(model, stream, config, device, reduced)
@@ -84,9 +85,9 @@ def training(config: SpeedCommand, length: int, device: torch.device) -> Work:
 
 def evaluation(config: SpeedCommand, length: int, device: torch.device) -> Work:
     """One forward pass over B windows of as many documents; amount: the tokens in it."""
-    model = build.model(config, config.speed.vocabulary).to(device).eval()
+    model = from_config.model(config, config.speed.vocabulary).to(device).eval()
     tokens = windows(config, length) * length
-    memory.require_pass(f"{tokens:,} tokens", tokens, config.model, torch.float32, device)
+    footprint.require_pass(f"{tokens:,} tokens", tokens, config.model, torch.float32, device)
     documents = list(random_tokens(config, windows(config, length), length + 1))
     asked = [Window(n, 0, length, scored(config, length)) for n in range(len(documents))]
     return Work(lambda: score(model, documents, asked, tokens, device), tokens, warm=1)

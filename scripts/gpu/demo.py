@@ -6,8 +6,8 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from posbench import results
-from posbench.run_folder import RunFolder
+from posbench.evaluation import results
+from posbench.runs.run_folder import RunFolder
 from scripts.gpu import commands
 from scripts.gpu.part import Case, Row, Settings
 

@@ -15,8 +15,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from posbench import introspect
 from posbench.attention import choose, flex_tables
+from posbench.attention.cells import CELLS, fills, served
 from posbench.attention.flex import refused
 from posbench.conformance.subject import Inputs, Subject, attend
 from posbench.encodings import Encoding, Span
@@ -32,7 +32,7 @@ OF_SUMS = {torch.float32: 2e-4, torch.bfloat16: 0.2}
 """Of parameters' gradients: sums over all pairs, most of which cancel."""
 OF_ALL = ("out", "q", "k", "v", "x")
 LENIENCE = 2.0  # times what the definition itself loses in that dtype is allowed, where more
-ENTERING = [cell for cell in introspect.CELLS if cell not in ("embed", "rotate")]
+ENTERING = [cell for cell in CELLS if cell not in ("embed", "rotate")]
 """What enters the kernel, and so what is compiled."""
 
 Round = tuple[str, Callable[["Checked"], Row], list[str], bool]
@@ -79,8 +79,8 @@ class Checked:
         self.device = torch.device(settings.device)
         self.subject = Subject(common.composed(f"encoding={name}", *MODEL), self.device)
         encoding = Subject(self.subject.config, torch.device("cpu")).encoding()
-        self.layers = [layers[-1] for layers in introspect.serving(encoding).values()]
-        cells = [cell for cell in ENTERING if introspect.fills(encoding, cell)]
+        self.layers = [each.layers[-1] for each in served(encoding)]
+        cells = [cell for cell in ENTERING if fills(encoding, cell)]
         learned = any(p.requires_grad for p in encoding.parameters())
         self.kind = " ".join([*cells, "learned" if cells and learned else "fixed"])
 

@@ -10,8 +10,9 @@ from functools import partial
 
 import torch
 
-from posbench import build, runtime
 from posbench.config import SpeedCommand
+from posbench.machine import runtime
+from posbench.model import from_config
 from posbench.speed import limits, work
 from posbench.speed.cost import Pass, cost
 from posbench.speed.rounds import Best, Rounds, Steady, alternate
@@ -70,7 +71,7 @@ def measured(name: str, compiled: bool, settings: Settings) -> Row:
 
 def _row(config: SpeedCommand, steps: Rounds, matmul: Rounds, device: torch.device) -> Row:
     length, windows = config.train.length, work.windows(config, config.train.length)
-    model = build.model(config, config.speed.vocabulary).to(device)
+    model = from_config.model(config, config.speed.vocabulary).to(device)
     dtype = work.dtype(config, "train", device)
     one = Pass(True, windows, length, length, dtype.itemsize)
     each = cost(model, config.model, one).operations / (windows * length)

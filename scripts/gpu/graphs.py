@@ -13,10 +13,10 @@ from functools import partial
 
 import torch
 
-from posbench import build
 from posbench.config import SpeedCommand
+from posbench.model import from_config
 from posbench.speed import work
-from posbench.trainer import Trainer
+from posbench.training.trainer import Trainer
 from scripts.gpu import common
 from scripts.gpu.part import Case, Row, Settings
 
@@ -63,7 +63,7 @@ def trained(
         runtime=dataclasses.replace(config.runtime, cuda_graphs=graphs),
     )
     config = common.compiling(config, compiled)
-    model = build.model(config, config.speed.vocabulary).to(device).train()
+    model = from_config.model(config, config.speed.vocabulary).to(device).train()
     trainer = Trainer(model, work.RandomStream(config), config, device)
     started = time.perf_counter()
     losses = [trainer.optimize()[0] for _ in range(STEPS)]

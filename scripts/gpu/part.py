@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from posbench.files import append_row, read_rows
+from posbench.machine.files import append_row, read_rows
 
 Row = dict[str, Any]
 

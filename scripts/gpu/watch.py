@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
-from posbench.files import append_row, read_rows
+from posbench.machine.files import append_row, read_rows
 from scripts.gpu.part import BROKEN, Part, Row, Settings
 
 ROOT = Path(__file__).parents[2]

@@ -18,10 +18,11 @@ import torch
 from hydra import compose, initialize_config_module
 from torch import Tensor
 
-from posbench import build, runtime
 from posbench.attention import KERNELS, choose
 from posbench.config import Config, load
 from posbench.encodings import Encoding, Shape, Span
+from posbench.machine import runtime
+from posbench.model import from_config
 from posbench.speed.memory import ENOUGH
 
 ROOT = Path(__file__).parents[2]
@@ -60,7 +61,7 @@ def _encoding(name: str, length: int) -> Encoding:
     for kind, key in limited.items():
         if config.run.name.startswith(kind) and key in config.encoding:
             config.encoding[key] = max(length, REHEARSED)
-    return build.encoding(config.encoding, SHAPE)
+    return from_config.encoding(config.encoding, SHAPE)
 
 
 def _parts(encoding: Encoding) -> dict[Encoding, tuple[Encoding, int]]:

@@ -22,7 +22,7 @@ from posbench.encodings.fox import FoX
 from posbench.encodings.randomized import RandomizedALiBi, RandomizedT5
 from posbench.encodings.t5 import T5Bias
 from posbench.encodings.transformer_xl import TransformerXL
-from posbench.model import build
+from posbench.model.transformer import build
 from tests.encodings import cases, cases_more
 from tests.encodings.cases import with_gradients
 from tests.marks import a_few, slow

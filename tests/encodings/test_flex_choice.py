@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn.attention import flex_attention as torch_flex
 
-from posbench import build as builds
-from posbench import model as models
 from posbench.attention import KERNELS, choose
 from posbench.attention.flex import flex_attention
 from posbench.conformance import Subject, attention, subject
@@ -27,6 +25,8 @@ from posbench.encodings.shaw import Shaw
 from posbench.encodings.t5 import T5Bias
 from posbench.encodings.transformer_xl import TransformerXL
 from posbench.errors import UserError
+from posbench.model import from_config
+from posbench.model import transformer as models
 from tests.test_conformance import composed
 
 SHAPE = Shape(8, heads=2, layers=1)
@@ -106,7 +106,7 @@ def test_a_model_with_flex_is_refused_at_once_where_there_is_no_cuda(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UserError, match="needs CUDA"):
-        builds.model(composed("encoding=alibi", "model=tiny", "model.attention=flex"), 9)
+        from_config.model(composed("encoding=alibi", "model=tiny", "model.attention=flex"), 9)
 
 
 def test_a_model_with_flex_is_refused_on_a_cpu_beside_cuda(
@@ -114,7 +114,7 @@ def test_a_model_with_flex_is_refused_on_a_cpu_beside_cuda(
 ) -> None:
     """runtime.device=cpu: a model is built before it is moved."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    model = builds.model(composed("encoding=alibi", "model=tiny", "model.attention=flex"), 9)
+    model = from_config.model(composed("encoding=alibi", "model=tiny", "model.attention=flex"), 9)
     assert model.kernel == "flex"
     with pytest.raises(UserError, match="needs CUDA"):
         model.to("cpu")

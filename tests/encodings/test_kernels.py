@@ -14,7 +14,7 @@ from posbench.encodings import Encoding, Shape, Span
 from posbench.encodings.alibi import ALiBi
 from posbench.encodings.shaw import Shaw
 from posbench.encodings.t5 import T5Bias
-from posbench.model import build
+from posbench.model.transformer import build
 from tests.encodings import naive
 from tests.encodings.cases import NINE, SOME, Case, Everything, assert_same, inputs, run
 from tests.tolerance import EXACT, FORMULA, HALF, SINGLE, relative

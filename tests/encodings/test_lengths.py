@@ -21,7 +21,7 @@ from posbench.encodings import Encoding, Shape, Span
 from posbench.encodings.alibi import ALiBi
 from posbench.encodings.shaw import Shaw
 from posbench.encodings.t5 import T5Bias
-from posbench.model import build
+from posbench.model.transformer import build
 from tests.encodings import naive
 from tests.encodings.cases import LAYER, Clipped, Everything, assert_same
 from tests.encodings.cases_more import NEW, OLD, Case, Inputs, inputs, run

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from posbench.encodings import Span
-from posbench.model import build
+from posbench.model.transformer import build
 from tests.encodings import naive_more
 from tests.encodings.cases import assert_same
 from tests.encodings.cases_more import (

@@ -22,7 +22,7 @@ from posbench.encodings.randomized import (
     RandomizedSinusoidal,
     RandomizedT5,
 )
-from posbench.model import build
+from posbench.model.transformer import build
 from tests.encodings import naive, naive_more
 from tests.encodings.cases import assert_same
 from tests.encodings.cases_more import Case, define, inputs, randomised, run

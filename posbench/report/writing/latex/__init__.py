@@ -1,0 +1,4 @@
+"""A report as LaTeX tables.
+
+May import comparing and wording.
+"""

@@ -1,0 +1,334 @@
+"""One run, from a configuration to rows in its folder."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import os
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from posbench import tracking
+from posbench.config import Config, EvalConfig, RunConfig
+from posbench.corpus.cache import Corpus
+from posbench.corpus.from_config import build_corpus
+from posbench.corpus.segments import Segments, left_out
+from posbench.errors import UserError
+from posbench.evaluation import probes, protocols, results
+from posbench.evaluation import score as evaluate
+from posbench.evaluation.results import Result
+from posbench.machine import distributed, paths, provenance, runtime
+from posbench.machine.distributed import ALONE, World
+from posbench.machine.files import read_rows, write_json
+from posbench.model import footprint, from_config
+from posbench.model.transformer import Transformer
+from posbench.runs import mirror, tuning
+from posbench.runs.run_folder import RunFolder
+from posbench.speed.share import matmul_share
+from posbench.terminal.progress import Display, display
+from posbench.terminal.tables import counts
+from posbench.training.loop import fit
+from posbench.training.optim import positional
+from posbench.training.trainer import Trainer
+
+Found = Callable[[Result], None]
+
+
+@distributed.shared()
+def run(config: Config, console: Console) -> RunFolder:
+    """Train and evaluate, or what of it is still to be done, with all processes there are.
+
+    Raises UserError; one about the configuration leaves no trace in the run's folder.
+    """
+    world = distributed.world()
+    with world.together():
+        asked = config.tuned.lower()
+        config, tuned = ready(config)
+    folder = RunFolder.of(config)
+    done = world.by_first(lambda: folder.holds(config) and folder.finished)
+    if done and not config.run.overwrite:
+        said = f"{folder.path} is finished; run.overwrite=true trains it again"
+        console.print(said, markup=False)
+        return folder
+    with world.together():
+        device = world.device(runtime.device(config.runtime.device))
+        dtype = runtime.training_dtype(config.runtime.dtype, device)
+        runtime.keep_freed_memory()
+        runtime.set_threads(config.runtime.threads, world.local_size)
+        runtime.limit_memory(config.runtime.memory_fraction, device)
+    name = f"{config.run.name} seed {config.seed}"
+    if asked != "false":
+        said = "untuned: posbench tune has chosen nothing for this very set-up"
+        if tuned is not None:
+            chosen = tuning.label(tuned.chosen, from_config.learns(config))
+            said = f"tuned, {tuned.trials} trials: {chosen}"
+        console.print(f"{name}: {said}", markup=False, highlight=False)
+    with display(console, name, config.train.steps) as shown:
+        shown.say("corpus")
+        with world.together():
+            corpus = build_corpus(config, lambda what: shown.say(f"corpus: {what}"))
+            check_evaluation(config.eval, corpus)
+            model = f"width {config.model.width}, {config.model.layers} layers"
+            with runtime.memory_for(f"the model, {model}", "try a smaller one"):
+                trainer = make_trainer(config, corpus, device, dtype, world)
+            remarks = _remarks(corpus, config)
+            if remarks:
+                shown.tell(f"corpus {corpus.name}: {counts(remarks)}")
+            origin = provenance.here(device, dtype) | {"corpus_hash": corpus.hash}
+            origin |= {"corpus_remarks": remarks, "processes": world.size}
+            origin["tuning"] = None if tuned is None else dataclasses.asdict(tuned)
+        opened = world.within(lambda: folder.opened(config, origin))
+        with opened, world.within(folder.recording), world.noticing():
+            _run(trainer, folder, corpus, shown, origin)
+    return folder
+
+
+def ready(config: Config) -> tuple[Config, tuning.Tuning | None]:
+    """The configuration with what posbench tune chose for it.
+
+    Raises UserError for all that shows before text is read or weights are made.
+    """
+    check(config)
+    config, tuned = tuning.applied(config)
+    from_config.encoding_of(config)
+    positional(config)
+    return config, tuned
+
+
+def trouble(config: Config) -> str | None:
+    """Why this run is not done; None if it is."""
+    try:
+        config, _ = ready(config)
+        return RunFolder.of(config).trouble(config)
+    except UserError as error:
+        return str(error)
+
+
+def note(config: Config, error: Exception) -> None:
+    """Leave word of a failure in the run's folder, where nothing else is."""
+    with contextlib.suppress(UserError):
+        config, _ = tuning.applied(config)
+    RunFolder.of(config).note(config, error)
+
+
+def check(config: Config) -> None:
+    """Raise UserError for values that no run could use."""
+    if config.dry_run:
+        raise UserError("dry_run=true: posbench train alone has dry runs")
+    train, optim = config.train, config.optim
+    for name in ("length", "batch", "accumulate", "steps", "checkpoint_every"):
+        if getattr(train, name) < 1:
+            raise UserError(f"train.{name}={getattr(train, name)} must be at least 1")
+    if not 0 < optim.lr < math.inf:
+        raise UserError(f"optim.lr={optim.lr} must be positive")
+    if len(optim.betas) != 2 or not all(0 <= beta < 1 for beta in optim.betas):
+        raise UserError(f"optim.betas={optim.betas} must be two numbers in [0, 1)")
+    if not optim.weight_decay >= 0:
+        raise UserError(f"optim.weight_decay={optim.weight_decay} must not be negative")
+    if not 0 <= optim.final_lr <= 1:
+        raise UserError(f"optim.final_lr={optim.final_lr} must lie in [0, 1]")
+    if not optim.clip > 0:
+        raise UserError(f"optim.clip={optim.clip} must be positive")
+    if not 0 <= optim.warmup <= train.steps:
+        raise UserError(f"optim.warmup={optim.warmup} must lie in 0 .. train.steps={train.steps}")
+    tracking.check(config.tracking)
+    if config.tracking.every < 1:
+        raise UserError(f"tracking.every={config.tracking.every} must be at least 1")
+    if config.runtime.cuda_graphs and not train.compile:
+        raise UserError("runtime.cuda_graphs=true: needs train.compile=true")
+    if not 0 < config.runtime.memory_fraction <= 1:
+        raise UserError(
+            f"runtime.memory_fraction={config.runtime.memory_fraction} must lie in (0, 1]"
+        )
+    if not 0 <= config.seed < 2**63:
+        raise UserError(f"seed={config.seed} must lie in 0 .. 2^63 - 1")
+    _check_place(config.run)
+
+
+def _check_place(run: RunConfig) -> None:
+    """Raise UserError for a run folder that is not below run.root, or whose path is too long."""
+    for key, name in (("run.experiment", run.experiment), ("run.name", run.name)):
+        parts = Path(name).parts
+        outside = Path(name).is_absolute() or ".." in parts or os.path.expanduser(name) != name
+        if not parts or outside or not all(part.strip() for part in parts):
+            raise UserError(f"{key}={paths.shown(name)} must be a path below run.root")
+        paths.require_short(key, name, paths.LONGEST_NAME)
+    place = os.path.abspath(Path(run.root) / run.experiment / run.name)
+    if (size := len(os.fsencode(place))) > paths.LONGEST_PATH:
+        raise UserError(
+            f"run.root, run.experiment and run.name make a path of {size:,} bytes; at most "
+            f"{paths.LONGEST_PATH:,} are allowed"
+        )
+
+
+def make_trainer(
+    config: Config,
+    corpus: Corpus,
+    device: torch.device,
+    dtype: torch.dtype,
+    world: World = ALONE,
+) -> Trainer:
+    """Everything that trains.
+
+    Raises UserError for an encoding with too few positions and fewer windows than processes.
+    """
+    model = from_config.model(config, corpus.vocabulary).to(device)
+    limit = model.encoding.max_length
+    if limit is not None and config.train.length > limit:
+        raise UserError(
+            f"encoding ({type(model.encoding).__name__}) has {limit} positions, fewer than "
+            f"train.length={config.train.length}"
+        )
+    train = config.train
+    if train.batch < world.size:
+        raise UserError(f"train.batch={train.batch} is less than the {world.size} processes")
+    stream = Segments(corpus.documents("train"), train.length, train.batch, config.seed)
+    autocast = None if dtype is torch.float32 else dtype
+    share = dataclasses.replace(train, batch=-(-train.batch // world.size))
+    footprint.require_training(model, config.model, share, device, dtype.itemsize)
+    return Trainer(model, stream, config, device, autocast, world)
+
+
+def _run(
+    trainer: Trainer, place: RunFolder, corpus: Corpus, shown: Display, now: dict[str, object]
+) -> None:
+    """now: the provenance of what is still to be done."""
+    config, world, folder = trainer.config, trainer.world, place.path
+    leads = world.leads
+    tracker = mirror.tracker(config, folder, corpus.name) if leads else tracking.Nothing()
+    code = 1
+    try:
+        trainer.seed()
+        shown.say("training")
+        runtime.reset_peak_memory(trainer.device)
+
+        def begin(step: int) -> None:
+            if changes := place.goes_on(step, now):
+                shown.tell(f"goes on after step {step} with {', '.join(changes)}")
+
+        fit(trainer, folder, shown.step, lambda row: tracker.log(row, "step"), begin)
+        world.by_first(lambda: place.trained(trainer.step))
+        shown.say("evaluating")
+        world.by_first(lambda: results.forget(folder))  # an evaluation that was cut off
+        evaluate_into(
+            folder,
+            trainer.model,
+            corpus,
+            config.eval,
+            trainer.device,
+            lambda result: shown.say(f"scored length {result.length}"),
+            world=world,
+        )
+
+        def conclude() -> None:
+            summary = summarise(trainer, folder, corpus)
+            write_json(folder / "summary.json", summary)
+            shown.tell(_speed(trainer, summary))
+            mirror.evaluation(folder, tracker)
+            mirror.checkpoint(config, folder, tracker)
+
+        world.by_first(conclude)
+        code = 0
+    finally:
+        tracker.finish(code)
+
+
+def _remarks(corpus: Corpus, config: Config) -> dict[str, int]:
+    """What of the corpus takes no part, or part twice: how much of each kind."""
+    counted = corpus.remarks | left_out(corpus.documents("train"), config.train.length)
+    counted |= protocols.left_out(config.eval, corpus.documents("test"))
+    return {kind: count for kind, count in counted.items() if count}
+
+
+def check_evaluation(config: EvalConfig, corpus: Corpus) -> None:
+    """Raise UserError now for what would fail after training."""
+    documents = corpus.documents("test")
+    protocols.check(config, documents)
+    names, distances, trials = config.probes, config.probe_distances, config.probe_trials
+    probes.check(documents, corpus.vocabulary, names, distances, trials)
+
+
+def evaluate_into(
+    folder: Path,
+    model: Transformer,
+    corpus: Corpus,
+    config: EvalConfig,
+    device: torch.device,
+    found: Found,
+    extension: str | None = None,
+    world: World = ALONE,
+) -> set[str]:
+    """Score every protocol and length, and probe; each result goes into the folder at once.
+
+    Returns the hashes of what was scored, and of the trials.
+
+    All processes of world score, the first one writes. extension names what was done to the
+    trained model's context, if anything was.
+    """
+    hashes = set[str]()
+    what = f"evaluation with eval.batch_tokens={config.batch_tokens}"
+    with runtime.memory_for(what, "try fewer, or shorter eval.lengths"):
+        for result, windows, losses in evaluate.evaluate(
+            model,
+            corpus.documents("test"),
+            corpus.byte_lengths,
+            config,
+            device,
+            corpus.words("test"),
+            world,
+        ):
+            result = dataclasses.replace(result, extension=extension)
+            with world.together():
+                if world.leads:
+                    results.save_losses(folder, result, windows, losses)
+                    results.append(folder, result)
+            found(result)
+            hashes.add(result.targets or "")
+    for probed in probes.probe(
+        model,
+        corpus.documents("test"),
+        corpus.vocabulary,
+        config.probes,
+        config.probe_distances,
+        config.probe_trials,
+        config.batch_tokens,
+        device,
+        world,
+    ):
+        with world.together():
+            if world.leads:
+                results.append_probe(folder, dataclasses.replace(probed, extension=extension))
+        hashes.add(probed.trials_hash)
+    return hashes
+
+
+def summarise(trainer: Trainer, folder: Path, corpus: Corpus) -> dict[str, Any]:
+    """What the run cost and what its numbers rest on."""
+    model, train = trainer.model, trainer.config.train
+    rows = read_rows(folder / "metrics.jsonl")
+    rate = statistics.median(row["tokens_per_second"] for row in rows)
+    return {
+        "corpus": corpus.name,
+        "corpus_hash": corpus.hash,
+        "vocabulary": corpus.vocabulary,
+        "tokenizer": type(corpus.tokenizer).__name__,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "positional_parameters": sum(p.numel() for p in model.encoding.parameters()),
+        "attention": model.kernel,
+        "tokens_trained": train.steps * train.batch * train.length * train.accumulate,
+        "train_tokens_per_second": rate,
+        "train_matmul_share": matmul_share(trainer, rate),
+        "train_peak_memory": max(row["peak_memory"] for row in rows),
+    }
+
+
+def _speed(trainer: Trainer, summary: dict[str, Any]) -> str:
+    dtype = str(trainer.dtype).removeprefix("torch.")
+    rate, share = summary["train_tokens_per_second"], summary["train_matmul_share"]
+    return f"trained at {rate:,.0f} tok/s, {share:.0%} of the rate of {dtype} matrix products"

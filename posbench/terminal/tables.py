@@ -1,0 +1,148 @@
+"""Tables that fit the terminal: no name and no number in them is broken in its middle."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.constrain import Constrain
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+PLAIN: Any = {"box": box.SIMPLE, "collapse_padding": True, "pad_edge": False}
+TEXT = 60  # columns for a title and a caption, where the table is narrower
+WORD = len("transformer_xl_memoryless")  # longer words of prose are paths, and may break
+Cell = str | Text
+Rows = Sequence[Sequence[Cell]]  # a row without cells ends a section
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """For console.print: the first variant of the rows that fits, else the last one without what
+    is spare, else in several parts, each with the first column.
+
+    legend: by header, what is said of a column above the caption, where it is shown.
+    spare: how headers begin whose columns may go, the first of them first. prose: the headers
+    whose columns may be broken between words; left: which are not aligned at the right, as the
+    first. options: of rich's Table.
+    """
+
+    headers: Sequence[str]
+    variants: Sequence[Rows]
+    title: str = ""
+    caption: str = ""
+    legend: Mapping[str, str] = field(default_factory=dict)
+    spare: Sequence[str] = ()
+    prose: Collection[str] = ()
+    left: Collection[str] = ()
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        tables = [Part(self, rows, columns) for rows, columns in self._parts(options.max_width)]
+        shown = {self.headers[n] for part in tables for n in part.columns}
+        legend = "; ".join(says for header, says in self.legend.items() if header in shown)
+        caption = "\n".join(filter(None, (legend, self.caption)))
+        made = [part.table(options.max_width) for part in tables]
+        widest = max(Measurement.get(console, options, table).maximum for table in made)
+        for text, style, parts in ((self.title, "title", made), (caption, "caption", [])):
+            if text:
+                width = min(max(widest, TEXT), options.max_width)
+                told = Text(text, f"table.{style}", justify="center" if widest >= TEXT else "left")
+                yield Constrain(told, width)
+            yield from parts
+
+    def _parts(self, width: int) -> Iterator[tuple[Rows, list[int]]]:
+        shown = list(range(len(self.headers)))
+        for rows in self.variants:
+            if Part(self, rows, shown).least <= width:
+                yield rows, shown
+                return
+        for less in self.spare:
+            shown = [n for n in shown if n == 0 or not self.headers[n].startswith(less)]
+            if Part(self, rows, shown).least <= width:
+                break
+        part = [0]
+        for column in shown[1:]:
+            if len(part) > 1 and Part(self, rows, [*part, column]).least > width:
+                yield rows, part
+                part = [0]
+            part = [*part, column]
+        yield rows, part
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some columns of some rows."""
+
+    whole: Fitted
+    rows: Rows
+    columns: list[int]
+
+    @property
+    def least(self) -> int:
+        """How wide it is at least."""
+        return self._width([self._narrow(n) for n in self.columns])
+
+    def table(self, width: int) -> Table:
+        """Its prose, and names that are wider than half of all, take what there is."""
+        widths, wanted = {n: self._narrow(n) for n in self.columns}, self.columns
+        free = width - self.least
+        if free < 0:  # one name, as wide as the terminal
+            widths[0] = max(widths[0] + free, 8)
+        missing = {n: self._wide(n) - widths[n] for n in wanted}
+        total = sum(missing.values())
+        for n, more in missing.items():
+            widths[n] += min(more, max(0, free) * more // max(total, 1))
+        made = self._empty()
+        for n in wanted:
+            left = n == 0 or self.whole.headers[n] in self.whole.left
+            made.add_column(
+                Text(self.whole.headers[n]),
+                justify="left" if left else "right",
+                width=widths[n],
+                overflow="fold",
+            )
+        for row in self.rows:
+            if row:
+                cells = (row[n] if n < len(row) else "" for n in wanted)
+                made.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
+            else:
+                made.add_section()
+        return made
+
+    def _cells(self, n: int) -> Iterator[str]:
+        yield self.whole.headers[n]
+        for row in self.rows:
+            yield from (str(row[n]).split("\n") if n < len(row) else ())
+
+    def _wide(self, n: int) -> int:
+        return max(map(cell_len, self._cells(n)))
+
+    def _narrow(self, n: int) -> int:
+        """All of the widest cell; of prose, its longest word."""
+        if self.whole.headers[n] not in self.whole.prose:
+            return self._wide(n)
+        words = (cell_len(word) for cell in self._cells(n) for word in cell.split())
+        return min(max(words, default=0), WORD)
+
+    def _empty(self) -> Table:
+        return Table(**(PLAIN | self.whole.options))
+
+    def _width(self, widths: Sequence[int]) -> int:
+        table = self._empty()
+        for width in widths:
+            table.add_column(width=width)
+        wide = Console(width=10_000)
+        return Measurement.get(wide, wide.options, table).maximum
+
+
+def counts(remarks: Mapping[str, int]) -> str:
+    """How much of each kind, in one line."""
+    return ", ".join(f"{kind}: {count:,}" for kind, count in remarks.items())
