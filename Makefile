@@ -35,10 +35,11 @@ test-all: .venv/.dev ## all tests, those of an hour too
 test-cpus: .venv/.dev ## numbers as other processors round them (ARGS='--only sse-float32-1')
 	@$(BIN)/python scripts/test_cpus.py $(ARGS)
 
-lint: .venv/.dev ## check style, format and types
+lint: .venv/.dev ## check style, format, types and the order of the rooms
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo --no-cache
 
 format: .venv/.dev ## put the code into its format
 	@$(BIN)/ruff check --fix-only .

@@ -13,9 +13,9 @@ import pytest
 
 from posbench.errors import UserError
 from posbench.evaluation.statistics import Bootstrap
-from posbench.report.comparing import compare
-from posbench.report.comparing.compare import Settings
+from posbench.report.comparing import from_runs
 from posbench.report.comparing.comparison import Comparison, Reach, Row
+from posbench.report.comparing.from_runs import Settings
 from posbench.report.comparing.reach import by_context
 from posbench.report.comparing.scores import entry
 from posbench.report.reading import collect
@@ -26,7 +26,7 @@ SETTINGS = Settings(Bootstrap(draws=500))
 
 def compared(root: Path, **changes: Any) -> list[Comparison]:
     runs = collect.runs(collect.folders([str(root)]))
-    return compare.compare(runs, dataclasses.replace(SETTINGS, **changes))
+    return from_runs.comparisons(runs, dataclasses.replace(SETTINGS, **changes))
 
 
 def rows(comparison: Comparison) -> dict[str, Row]:

@@ -306,7 +306,7 @@ def test_a_worker_elsewhere_goes_to_where_the_sweep_was_started(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "there").mkdir()
-    in_a_job(monkeypatch, 8, {"ray": {}})
+    in_a_job(monkeypatch, 8, {"n_jobs": 2})
     HydraConfig.get().runtime.cwd = str(tmp_path / "there")
     launcher.enter_folder()
     assert Path.cwd() == tmp_path / "there"

@@ -17,10 +17,10 @@ from rich.console import Console
 from posbench.errors import UserError
 from posbench.evaluation.results import Result
 from posbench.evaluation.statistics import Bootstrap
-from posbench.report.comparing import compare
-from posbench.report.comparing.compare import Settings
+from posbench.report.comparing import from_runs
 from posbench.report.comparing.comparison import Comparison, Report
 from posbench.report.comparing.facts import unmeasured
+from posbench.report.comparing.from_runs import Settings
 from posbench.report.reading.collect import Run
 from posbench.report.writing import csv_rows as tidy
 from posbench.report.writing import terminal, wording
@@ -31,7 +31,7 @@ SETTINGS = Settings(Bootstrap(draws=200))
 
 
 def tables(runs: list[Run], **changes: Any) -> list[Comparison]:
-    return compare.compare(runs, dataclasses.replace(SETTINGS, **changes))
+    return from_runs.comparisons(runs, dataclasses.replace(SETTINGS, **changes))
 
 
 def as_markdown(made: list[Comparison]) -> str:

@@ -13,7 +13,7 @@ from posbench.errors import UserError
 from posbench.hydra_app.command import command
 from posbench.machine import runtime
 from posbench.model import from_config
-from posbench.runs.run import check
+from posbench.runs.checks import check
 from posbench.terminal.tables import PLAIN
 
 MARKS = {True: ("holds", "green"), False: ("FAILS", "bold red"), None: ("n/a", "dim")}

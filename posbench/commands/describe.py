@@ -19,7 +19,7 @@ from posbench.encodings import Encoding
 from posbench.errors import UserError
 from posbench.hydra_app.command import command
 from posbench.model import from_config
-from posbench.runs.run import check
+from posbench.runs.checks import check
 
 LONGEST_MATRIX = 36  # tokens: two characters each on 80 columns
 

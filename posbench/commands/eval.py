@@ -21,7 +21,8 @@ from posbench.machine.files import require_own_below
 from posbench.model import from_config
 from posbench.report.show import show_runs
 from posbench.runs import mirror
-from posbench.runs.run import check_evaluation, evaluate_into
+from posbench.runs.checks import check_evaluation
+from posbench.runs.run import evaluate_into
 from posbench.runs.run_folder import RunFolder
 from posbench.training import checkpoint
 from posbench.training.optim import positional

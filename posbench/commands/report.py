@@ -16,7 +16,7 @@ from posbench.evaluation.statistics import Bootstrap
 from posbench.hydra_app.command import command
 from posbench.machine.files import write_text
 from posbench.report import FIGURES, THEMES
-from posbench.report.comparing import agreement, compare
+from posbench.report.comparing import agreement, from_runs
 from posbench.report.comparing.comparison import Comparison, Report
 from posbench.report.comparing.probing import probe_tables
 from posbench.report.reading import collect
@@ -35,7 +35,7 @@ def main(node: DictConfig) -> None:
         if not collect.folders([place] if place else []):
             raise UserError(f"runs=[{place}]: no run folder there; posbench train makes one")
     runs = collect.runs(collect.folders(asked.runs))
-    comparisons = tuple(compare.compare(runs, settings))
+    comparisons = tuple(from_runs.comparisons(runs, settings))
     _require_baseline(asked.report.baseline, comparisons)
     report = Report(comparisons, tuple(probe_tables(runs, settings.bootstrap)))
     extra = _agreements(report, asked.report.against)
@@ -50,7 +50,7 @@ def main(node: DictConfig) -> None:
         console.print("written:", *map(str, written), style="dim", highlight=False, markup=False)
 
 
-def _settings(asked: ReportConfig) -> compare.Settings:
+def _settings(asked: ReportConfig) -> from_runs.Settings:
     """Raises UserError for values that no report could use."""
     for name in asked.formats:
         if name != "terminal" and name not in WRITERS:
@@ -68,7 +68,7 @@ def _settings(asked: ReportConfig) -> compare.Settings:
         bootstrap = Bootstrap(asked.level, asked.draws, asked.seed)
     except ValueError as error:
         raise UserError(f"report.{error}") from error
-    return compare.Settings(bootstrap, asked.baseline, asked.recl_share)
+    return from_runs.Settings(bootstrap, asked.baseline, asked.recl_share)
 
 
 def _require_baseline(baseline: str | None, comparisons: Sequence[Comparison]) -> None:

@@ -12,7 +12,7 @@ from posbench.hydra_app import compose, sweep
 from posbench.hydra_app.command import command
 from posbench.machine import runtime
 from posbench.machine.files import write_json
-from posbench.runs.run import check
+from posbench.runs.checks import check
 from posbench.speed import record, settings, table
 from posbench.speed.measure import Cell, measure
 from posbench.speed.work import MODES

@@ -12,7 +12,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from posbench.describe import words
+from posbench.describe import captions
 from posbench.describe.characters import DEEP
 from posbench.describe.probe import Picture
 
@@ -37,7 +37,7 @@ def write(pictures: list[Picture], name: str, folder: Path, alike: bool) -> list
         drawn = {"distance": _distances(pictures, name), "matrix": _matrices(pictures, name)}
         for kind, figure in drawn.items():
             shown = kind == "matrix" or any(picture.measured for picture in pictures)
-            told = words.contents(alike) if shown else words.BIAS
+            told = captions.contents(alike) if shown else captions.BIAS
             figure.supxlabel(textwrap.fill(told, 90), fontsize=7)
             for suffix, metadata in METADATA.items():
                 paths.append(folder / f"{name}-{kind}.{suffix}")
@@ -54,8 +54,8 @@ def _distances(pictures: list[Picture], name: str) -> Figure:
         for head, curve in enumerate(picture.curves.tolist()):
             colour = colormaps["viridis"](head / heads)
             axes.plot(curve, label=f"head {head}", linewidth=1.2, color=colour)
-        axes.set(xlabel="distance in tokens", ylabel=words.unit(picture))
-        axes.set_title(f"{name}: {words.heading(picture)}")
+        axes.set(xlabel="distance in tokens", ylabel=captions.unit(picture))
+        axes.set_title(f"{name}: {captions.heading(picture)}")
         axes.legend(frameon=False, fontsize=7, ncols=1 + heads // 6)
     return figure
 
@@ -74,5 +74,5 @@ def _matrices(pictures: list[Picture], name: str) -> Figure:
                 axes.imshow(picture.relative[head].numpy(), cmap="Greys", norm=norm)
                 axes.set_title(f"layer {picture.layer}, head {head}", fontsize=8)
     figure.colorbar(ScalarMappable(norm, "Greys"), ax=panels, shrink=0.6)
-    figure.suptitle(f"{name}: attention weights\n{words.RELATIVE}", fontsize=9)
+    figure.suptitle(f"{name}: attention weights\n{captions.RELATIVE}", fontsize=9)
     return figure

@@ -14,11 +14,11 @@ from posbench import attention
 from posbench.attention.cells import CELLS, Served, served
 from posbench.attention.costs import Cost
 from posbench.claims import Verdict
-from posbench.describe import characters, words
+from posbench.describe import captions, characters
 from posbench.describe.parameters import Parameter
 from posbench.describe.probe import Picture
 from posbench.encodings import Encoding
-from posbench.terminal.tables import PLAIN
+from posbench.terminal.tables import PLAIN, amount
 
 COLUMNS = 48  # of a curve
 COUNTED = (
@@ -124,18 +124,10 @@ def _bytes(number: int) -> str:
     return f"{amount(number, 1024)}{'i' if number >= 1024 else ''}B"
 
 
-def amount(number: float, step: int) -> str:
-    """Three digits and a prefix: 131072 in steps of 1000 -> "131 k"; of 1024 -> "128 K"."""
-    prefixes = ["", "k" if step == 1000 else "K", "M", "G", "T", "P"]
-    while number >= step and len(prefixes) > 1:
-        number, prefixes = number / step, prefixes[1:]
-    return f"{number:.0f} {prefixes[0]}" if number >= 100 else f"{number:.3g} {prefixes[0]}"
-
-
 def measuring(alike: bool) -> RenderableType:
     """What the pictures below it are taken from."""
     heading = Text("Attention in an untrained model", style="bold")
-    return Group(heading, Text(f"{words.contents(alike)}\n"))
+    return Group(heading, Text(f"{captions.contents(alike)}\n"))
 
 
 def curves(picture: Picture) -> RenderableType:
@@ -148,8 +140,10 @@ def curves(picture: Picture) -> RenderableType:
         ends = f"{float(finite.min()):+z.2f} … {float(finite.max()):+z.2f}"
         table.add_row(f"head {head}", line, ends)
     table.add_row("distance", characters.ruler(starts))
-    heading = Text(f"{words.heading(picture)}: {words.unit(picture)} by distance", style="bold")
-    return Group(heading, Text(words.curve(picture)), _below(table))
+    heading = Text(
+        f"{captions.heading(picture)}: {captions.unit(picture)} by distance", style="bold"
+    )
+    return Group(heading, Text(captions.curve(picture)), _below(table))
 
 
 def matrix(picture: Picture) -> RenderableType:
@@ -157,8 +151,8 @@ def matrix(picture: Picture) -> RenderableType:
     lines, least = characters.shades(picture.relative.mean(0))
     drawn = "\n".join(f"{number:>2} {line}" for number, line in enumerate(lines))
     _, *steps = (f"{s} {share:.3g}" for s, share in zip(characters.SHADES, least, strict=True))
-    heading = Text(f"{words.heading(picture)}: attention weights, mean of heads", style="bold")
-    told = f"{words.RELATIVE}: from {', '.join(reversed(steps))}, {characters.SHADES[0]} less."
+    heading = Text(f"{captions.heading(picture)}: attention weights, mean of heads", style="bold")
+    told = f"{captions.RELATIVE}: from {', '.join(reversed(steps))}, {characters.SHADES[0]} less."
     return Group(heading, Text(told), _below(Text(drawn)))
 
 

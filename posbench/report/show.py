@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from posbench.evaluation.statistics import Bootstrap
-from posbench.report.comparing import compare
+from posbench.report.comparing import from_runs
 from posbench.report.comparing.comparison import Comparison
 from posbench.report.comparing.probing import probe_tables
 from posbench.report.reading import collect
@@ -22,7 +22,7 @@ def show_runs(folders: Iterable[Path], console: Console, targets: set[str] | Non
     """Under the first of their protocols, and all that was probed; or over the given sets of
     scored tokens and of trials."""
     runs, bootstrap = collect.runs(folders), Bootstrap()
-    made = compare.compare(runs, compare.Settings(bootstrap), targets)
+    made = from_runs.comparisons(runs, from_runs.Settings(bootstrap), targets)
     for comparison in made if targets is not None else _first(made, runs):
         terminal.show_perplexities(comparison, console)
     for probe in probe_tables(runs, bootstrap):

@@ -23,7 +23,8 @@ from posbench.errors import UserError
 from posbench.evaluation import protocols
 from posbench.evaluation import score as evaluate
 from posbench.machine import runtime
-from posbench.runs.run import check_evaluation, make_trainer, ready
+from posbench.runs.checks import check_evaluation
+from posbench.runs.run import make_trainer, ready
 from posbench.runs.run_folder import RunFolder
 from posbench.terminal.tables import Fitted
 from posbench.training import checkpoint

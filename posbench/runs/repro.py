@@ -26,7 +26,8 @@ from posbench.evaluation import score as evaluate
 from posbench.machine import provenance, runtime
 from posbench.machine.files import read_rows
 from posbench.runs import training_parts as parts
-from posbench.runs.run import check, make_trainer
+from posbench.runs.checks import check
+from posbench.runs.run import make_trainer
 from posbench.runs.run_folder import RunFolder, flatten
 from posbench.terminal.progress import display
 from posbench.training import checkpoint

@@ -25,6 +25,7 @@ from posbench.evaluation import score as evaluate
 from posbench.machine import provenance, runtime
 from posbench.model import from_config
 from posbench.runs import run, tuning
+from posbench.runs.checks import check
 from posbench.runs.tuning import Record, Trial, Values
 from posbench.terminal.progress import display
 from posbench.training.loop import Diverged, fit
@@ -35,7 +36,7 @@ def tune(config: TuneCommand, console: Console) -> Record:
 
     Raises UserError for a space that is none, and where the record there is of another set-up.
     """
-    run.check(config)
+    check(config)
     _require_no_tuned(config)
     device = runtime.device(config.runtime.device)
     dtype = runtime.training_dtype(config.runtime.dtype, device)

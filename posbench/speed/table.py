@@ -8,11 +8,10 @@ from rich.console import Console
 from rich.text import Text
 
 from posbench.config import SpeedConfig
-from posbench.describe.terminal import amount
 from posbench.speed.measure import Cell, Side
 from posbench.speed.rounds import Rounds
 from posbench.terminal.tables import Cell as Shown
-from posbench.terminal.tables import Fitted
+from posbench.terminal.tables import Fitted, amount
 
 NONE = "–"
 HEADERS = ("tokens/s", "×", "MiB", "×", "FLOP", "bytes", "of mm", "copy")

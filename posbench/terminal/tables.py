@@ -146,3 +146,11 @@ class Part:
 def counts(remarks: Mapping[str, int]) -> str:
     """How much of each kind, in one line."""
     return ", ".join(f"{kind}: {count:,}" for kind, count in remarks.items())
+
+
+def amount(number: float, step: int) -> str:
+    """Three digits and a prefix: 131072 in steps of 1000 -> "131 k"; of 1024 -> "128 K"."""
+    prefixes = ["", "k" if step == 1000 else "K", "M", "G", "T", "P"]
+    while number >= step and len(prefixes) > 1:
+        number, prefixes = number / step, prefixes[1:]
+    return f"{number:.0f} {prefixes[0]}" if number >= 100 else f"{number:.3g} {prefixes[0]}"

@@ -27,7 +27,7 @@ class Settings:
     recl_share: float = 0.1  # of the tokens, the hardest ones
 
 
-def compare(
+def comparisons(
     runs: Sequence[Run], settings: Settings, targets: set[str] | None = None
 ) -> list[Comparison]:
     """targets, where given, keeps the comparisons over these sets of scored tokens.
