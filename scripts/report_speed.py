@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from tests.folders import write_run
+from tests.helpers.folders import write_run
 
 FORMATS = "report.formats=[terminal,markdown,csv,latex,html]"
 FIGURES = "report.figures=[svg]"

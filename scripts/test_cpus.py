@@ -19,9 +19,9 @@ from typing import NamedTuple
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "build" / "test-cpus"
 TESTS = (
-    "tests/encodings tests/oracles tests/test_model.py tests/test_loss.py tests/test_evaluate.py "
-    "tests/test_protocols.py tests/test_extension.py tests/test_trainer.py tests/test_fit.py "
-    "tests/test_distributed.py tests/test_conformance.py"
+    "tests/encodings tests/attention tests/oracles tests/model tests/training tests/conformance "
+    "tests/evaluation/test_score.py tests/evaluation/test_protocols.py "
+    "tests/machine/test_distributed.py"
 ).split()
 HANGS = 300  # seconds that no test takes on a busy machine
 NAMES = ("ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA")

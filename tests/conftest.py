@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from posbench.speed import limits
-from tests import toy
+from tests.helpers import toy
 
 torch.set_num_threads(toy.THREADS)  # one: matrices are small, threads would only wait
 limits.SIDE["cpu"] = 64  # every run measures the machine: that would take longer than a toy run
@@ -55,7 +55,7 @@ def _no_wandb_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     monkeypatch.setattr("posbench.tracking.background.PATIENCE", 300.0)  # a busy machine is slow
     monkeypatch.chdir(tmp_path)
-    from tests.wandb_file import settle  # wandb takes a second to import
+    from tests.helpers.wandb_file import settle  # wandb takes a second to import
 
     settle()
     yield

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from posbench import cli
-from tests.marks import a_few
-from tests.toy import arguments, flat, train
+from tests.helpers.marks import a_few
+from tests.helpers.toy import arguments, flat, train
 
 Output = pytest.CaptureFixture[str]
 

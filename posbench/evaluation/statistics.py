@@ -3,7 +3,7 @@
 Tokens of one document resemble each other, so documents are what is resampled: a block bootstrap
 (Künsch 1989) with a document as a block, the same draws for every encoding and length, so that
 differences are paired. Two things are mended for small numbers, both measured by
-tests/test_statistics.py on losses of known truth:
+tests/evaluation/test_statistics.py on losses of known truth:
 
 - n documents make a bootstrap distribution sqrt((n-1)/n) too narrow, and a normal one where
   Student's t is due (Hesterberg 2015, arXiv 1411.5279, "expanded percentiles"): deviations from

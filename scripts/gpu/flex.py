@@ -22,7 +22,7 @@ from posbench.conformance.subject import Inputs, Subject, attend
 from posbench.encodings import Encoding, Span
 from scripts.gpu import common
 from scripts.gpu.part import Case, Row, Settings
-from tests.encodings.cases import with_gradients
+from tests.helpers.cases import with_gradients
 
 MODEL = "model.width=64 model.heads=2 model.layers=6 train.length=512".split()
 LENGTHS = (1, 127, 128, 129, 200, 512)

@@ -16,7 +16,7 @@ from scripts.gpu.part import Case, Row, Settings
 
 NAMES = ("t5", "transformer_xl", "deberta")
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 1000, 300, 128)
-ALLOWED = 4  # as tests/encodings/test_flex.py: one in training, the others for all lengths
+ALLOWED = 4  # as tests/attention/test_flex.py: one in training, the others for all lengths
 MODEL = "model.width=64 model.heads=2 model.layers=2 train.length=512".split()
 
 

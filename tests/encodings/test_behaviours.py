@@ -13,7 +13,7 @@ from posbench.encodings.learned import Learned
 from posbench.encodings.t5 import T5Bias
 from posbench.encodings.transformer_xl import TransformerXL
 from posbench.model.transformer import build
-from tests.encodings.cases import CASES, Case
+from tests.helpers.cases import CASES, Case
 
 each_kernel = pytest.mark.parametrize("kernel", ON_CPU)
 

@@ -20,18 +20,9 @@ from posbench.encodings.shaw import Shaw
 from posbench.encodings.sinusoidal import Sinusoidal
 from posbench.encodings.t5 import T5Bias
 from posbench.encodings.transformer_xl import TransformerXL
-from tests.encodings import naive
-from tests.encodings.cases import (
-    CASES,
-    LAYER,
-    NINE,
-    Case,
-    assert_same,
-    inputs,
-    run,
-    with_gradients,
-)
-from tests.tolerance import EXACT, FORMULA, SINGLE, ULPS, close
+from tests.helpers import naive
+from tests.helpers.cases import CASES, LAYER, NINE, Case, assert_same, inputs, run, with_gradients
+from tests.helpers.tolerance import EXACT, FORMULA, SINGLE, ULPS, close
 
 SIZES = [(1, 1), (2, 2), (7, 7), (20, 20), (5, 9), (1, 120)]
 

@@ -17,8 +17,8 @@ from posbench.encodings.fox import FoX
 from posbench.encodings.logn import LogN
 from posbench.encodings.ssmax import SSMax
 from posbench.encodings.t5 import T5Bias, T5Unscaled
-from tests.encodings.cases_more import NEW, Case, inputs, randomised, run
-from tests.tolerance import FORMULA, HALF, SINGLE, ULPS
+from tests.helpers.cases_more import NEW, Case, inputs, randomised, run
+from tests.helpers.tolerance import FORMULA, HALF, SINGLE, ULPS
 
 BASE = Shape(width=768, heads=12, layers=12)
 SMALL = Shape(width=8, heads=2, layers=2)

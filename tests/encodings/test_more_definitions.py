@@ -14,9 +14,10 @@ from torch import Tensor
 
 from posbench.encodings import Span
 from posbench.model.transformer import build
-from tests.encodings import naive_more
-from tests.encodings.cases import assert_same
-from tests.encodings.cases_more import (
+from tests.encodings.test_definitions import SIZES
+from tests.helpers import naive_more
+from tests.helpers.cases import assert_same
+from tests.helpers.cases_more import (
     DYNAMIC,
     NEW,
     OLD,
@@ -27,8 +28,7 @@ from tests.encodings.cases_more import (
     randomised,
     run,
 )
-from tests.encodings.test_definitions import SIZES
-from tests.tolerance import EXACT
+from tests.helpers.tolerance import EXACT
 
 WINDOW = 4
 

@@ -25,11 +25,11 @@ from posbench.encodings.nope import NoPE
 from posbench.encodings.pattern import Pattern
 from posbench.encodings.rope import RoPE
 from posbench.encodings.shaw import Shaw
-from tests.encodings import naive, naive_more
-from tests.encodings.cases import assert_same
-from tests.encodings.cases_more import Case, define, inputs, randomised, run
-from tests.encodings.naive_more import by_pair
-from tests.tolerance import EXACT, FORMULA
+from tests.helpers import naive, naive_more
+from tests.helpers.cases import assert_same
+from tests.helpers.cases_more import Case, define, inputs, randomised, run
+from tests.helpers.naive_more import by_pair
+from tests.helpers.tolerance import EXACT, FORMULA
 
 SHAPE = Shape(width=8, heads=2, layers=4)
 

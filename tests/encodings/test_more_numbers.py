@@ -25,9 +25,9 @@ from posbench.encodings.sandwich import Sandwich
 from posbench.encodings.ssmax import SSMax
 from posbench.encodings.t5 import T5Unscaled
 from posbench.encodings.xpos import XPos
-from tests.encodings import naive, naive_more
-from tests.encodings.cases_more import NEW, Case, inputs, randomised, run
-from tests.tolerance import EXACT, FORMULA, SINGLE, ULPS, relative
+from tests.helpers import naive, naive_more
+from tests.helpers.cases_more import NEW, Case, inputs, randomised, run
+from tests.helpers.tolerance import EXACT, FORMULA, SINGLE, ULPS, relative
 
 BASE = Shape(width=768, heads=12, layers=12)
 SMALL = Shape(width=8, heads=2, layers=2)

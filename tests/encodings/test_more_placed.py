@@ -23,11 +23,11 @@ from posbench.encodings.randomized import (
     RandomizedT5,
 )
 from posbench.model.transformer import build
-from tests.encodings import naive, naive_more
-from tests.encodings.cases import assert_same
-from tests.encodings.cases_more import Case, define, inputs, randomised, run
-from tests.encodings.naive_more import by_pair, rotated
-from tests.tolerance import EXACT, FORMULA
+from tests.helpers import naive, naive_more
+from tests.helpers.cases import assert_same
+from tests.helpers.cases_more import Case, define, inputs, randomised, run
+from tests.helpers.naive_more import by_pair, rotated
+from tests.helpers.tolerance import EXACT, FORMULA
 
 SHAPE = Shape(width=8, heads=2, layers=2)
 

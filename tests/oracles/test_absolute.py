@@ -20,9 +20,9 @@ from torch.nn.attention.bias import causal_lower_right
 from posbench.encodings.learned import Learned
 from posbench.encodings.nope import NoPE
 from posbench.encodings.sinusoidal import Sinusoidal
-from tests.encodings.cases import assert_same, with_gradients
-from tests.oracles.agreement import agrees, each_square, unseen, with_memory
-from tests.oracles.modules import (
+from tests.helpers.cases import assert_same, with_gradients
+from tests.helpers.oracle_agreement import agrees, each_square, unseen, with_memory
+from tests.helpers.oracle_modules import (
     LENGTHS,
     TOLERANCE,
     each_dtype,

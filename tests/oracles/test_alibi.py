@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from posbench.encodings.alibi import ALiBi
-from tests.oracles.modules import (
+from tests.helpers.oracle_modules import (
     LENGTHS,
     Given,
     Oracle,
@@ -29,7 +29,7 @@ from tests.oracles.modules import (
     split,
     widened,
 )
-from tests.tolerance import FORMULA, ULPS, relative
+from tests.helpers.tolerance import FORMULA, ULPS, relative
 
 transformers: Any = pytest.importorskip("transformers")
 bloom: Any = pytest.importorskip("transformers.models.bloom.modeling_bloom")

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.func import functional_call
 
 from posbench.encodings.deberta import DeBERTa
-from tests.encodings.cases import LAYER
-from tests.oracles.modules import (
+from tests.helpers.cases import LAYER
+from tests.helpers.oracle_modules import (
     Given,
     Oracle,
     assert_agrees,

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from posbench.encodings import Span
 from posbench.encodings.extension import NTK, DynamicNTK, Interpolated, YaRN
-from tests.oracles.modules import assert_agrees, each_dtype, each_length, shape, widened
+from tests.helpers.oracle_modules import assert_agrees, each_dtype, each_length, shape, widened
+from tests.helpers.tolerance import FORMULA, ULPS, relative
 from tests.oracles.test_rotary import SHAPE, Pair, attention, config, llama
-from tests.tolerance import FORMULA, ULPS, relative
 
 rope_utils: Any = pytest.importorskip("transformers.modeling_rope_utils")
 

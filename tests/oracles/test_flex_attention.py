@@ -22,9 +22,9 @@ from posbench.encodings.kerple import KerpleLog, KerplePower
 from posbench.encodings.logn import LogN
 from posbench.encodings.sandwich import Sandwich
 from posbench.encodings.ssmax import SSMax
-from tests.encodings.cases import LAYER
-from tests.oracles.agreement import Oracle, agrees, close, draw, kernels
-from tests.oracles.modules import each_dtype, each_length, randomized, shape, widened
+from tests.helpers.cases import LAYER
+from tests.helpers.oracle_agreement import Oracle, agrees, close, draw, kernels
+from tests.helpers.oracle_modules import each_dtype, each_length, randomized, shape, widened
 
 flex: Any = pytest.importorskip("torch.nn.attention.flex_attention")
 

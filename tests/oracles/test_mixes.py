@@ -13,8 +13,8 @@ from posbench.encodings import Shape
 from posbench.encodings.nope import NoPE
 from posbench.encodings.pattern import Pattern
 from posbench.encodings.rope import RoPE
-from tests.oracles.agreement import Oracle, agrees, each_square, last_rows, with_memory
-from tests.oracles.modules import Given, each_dtype, merged, split, widened
+from tests.helpers.oracle_agreement import Oracle, agrees, each_square, last_rows, with_memory
+from tests.helpers.oracle_modules import Given, each_dtype, merged, split, widened
 
 transformers: Any = pytest.importorskip("transformers")
 masking: Any = pytest.importorskip("transformers.masking_utils")

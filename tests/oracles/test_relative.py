@@ -16,8 +16,8 @@ from torch.func import functional_call
 
 from posbench.encodings.shaw import Shaw
 from posbench.encodings.transformer_xl import TransformerXL
-from tests.encodings.cases import LAYER
-from tests.oracles.agreement import (
+from tests.helpers.cases import LAYER
+from tests.helpers.oracle_agreement import (
     Oracle,
     additive,
     agrees,
@@ -26,7 +26,15 @@ from tests.oracles.agreement import (
     unseen,
     with_memory,
 )
-from tests.oracles.modules import Given, each_dtype, merged, randomized, shape, split, widened
+from tests.helpers.oracle_modules import (
+    Given,
+    each_dtype,
+    merged,
+    randomized,
+    shape,
+    split,
+    widened,
+)
 
 transformers: Any = pytest.importorskip("transformers")
 xlnet: Any = pytest.importorskip("transformers.models.xlnet.modeling_xlnet")

@@ -17,7 +17,7 @@ from posbench.encodings import Encoding
 from posbench.encodings.p_rope import PRoPE
 from posbench.encodings.partial_rope import PartialRoPE
 from posbench.encodings.rope import RoPE
-from tests.oracles.modules import (
+from tests.helpers.oracle_modules import (
     Given,
     Oracle,
     additive,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from posbench.encodings.t5 import T5Bias, T5Unscaled
-from tests.oracles.modules import (
+from tests.helpers.oracle_modules import (
     Given,
     Oracle,
     additive,

@@ -19,9 +19,17 @@ from posbench.encodings.fox import FoX
 from posbench.encodings.nope import NoPE
 from posbench.encodings.t5 import T5Bias
 from posbench.encodings.xpos import XPos
-from tests.encodings.cases import LAYER
-from tests.oracles.agreement import Oracle, agrees, in_float64, last_rows, with_memory
-from tests.oracles.modules import Given, each_dtype, merged, randomized, shape, split, widened
+from tests.helpers.cases import LAYER
+from tests.helpers.oracle_agreement import Oracle, agrees, in_float64, last_rows, with_memory
+from tests.helpers.oracle_modules import (
+    Given,
+    each_dtype,
+    merged,
+    randomized,
+    shape,
+    split,
+    widened,
+)
 
 theirs: Any = pytest.importorskip("x_transformers.x_transformers")
 
