@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from omegaconf import DictConfig, OmegaConf
 
 from posbench.config import checks
+from posbench.config.targets import by_current_names
 from posbench.machine import paths
 
 T = TypeVar("T")
@@ -24,8 +25,9 @@ def load(node: DictConfig, schema: type[T]) -> T:
     Raises omegaconf's errors, which name the key, for a value of the wrong type, and UserError for
     one that nothing could use.
     """
-    resolved = OmegaConf.to_container(node, resolve=True)  # before types are looked at
+    resolved: Any = OmegaConf.to_container(node, resolve=True)  # before types are looked at
     _find_homes(resolved)
+    resolved = by_current_names(resolved)
     merged = OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(literal(resolved)))
     typed = OmegaConf.to_object(merged)
     assert isinstance(typed, schema)

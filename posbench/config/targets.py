@@ -11,15 +11,30 @@ from typing import Any
 
 from posbench.errors import UserError, nearest
 
-# Where classes of earlier versions lie now: config.yaml files and tuned records name them so.
+# Modules of earlier versions, which run folders, tuned records and users' yaml files name.
 MOVED = {
     "posbench.sources.": "posbench.corpus.sources.",
     "posbench.tokenizer.": "posbench.corpus.tokenizer.",
 }
 
 
-def current(target: str) -> str:
-    """The name that a class has now, for one that it had in an earlier version."""
+def by_current_names(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings with every class that moved named by the module where it is now.
+
+    Groups may be nested, as in a run's configuration, or be in dotted keys, as in a tuned record.
+    """
+    named = {}
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            named[key] = by_current_names(value)
+        elif str(key).rpartition(".")[2] == "_target_" and isinstance(value, str):
+            named[key] = _current_name(value)
+        else:
+            named[key] = value
+    return named
+
+
+def _current_name(target: str) -> str:
     for before, now in MOVED.items():
         if target.startswith(before):
             return now + target.removeprefix(before)
@@ -32,7 +47,7 @@ def find_class(settings: dict[str, Any], group: str) -> type:
     if not isinstance(target, str) or "." not in target:
         raise UserError(f"{group}._target_={target}: name a class, as module.Class")
     try:
-        found = pkgutil.resolve_name(current(target))
+        found = pkgutil.resolve_name(target)
     except Exception as error:  # whatever importing the user's module raises
         raise UserError(f"{group}._target_={target}: {_short(error)}") from error
     if not isinstance(found, type):

@@ -18,6 +18,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from posbench import config as schemas
+from posbench.config import targets
 from posbench.config.checks import require_usable
 from posbench.errors import UserError, one_line
 from posbench.runs import trusted_classes as trust
@@ -36,7 +37,7 @@ def read(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: not valid YAML ({str(error).splitlines()[0]})") from error
     if not isinstance(loaded, dict) or not _is_plain(loaded):
         raise UserError(f"{path}: not a run's configuration")
-    return {str(key): value for key, value in loaded.items()}
+    return targets.by_current_names({str(key): value for key, value in loaded.items()})
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
