@@ -23,7 +23,7 @@ def by_current_names(settings: dict[str, Any]) -> dict[str, Any]:
 
     Groups may be nested, as in a run's configuration, or be in dotted keys, as in a tuned record.
     """
-    named = {}
+    named: dict[str, Any] = {}
     for key, value in settings.items():
         if isinstance(value, dict):
             named[key] = by_current_names(value)
