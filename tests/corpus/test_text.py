@@ -299,10 +299,12 @@ def test_ctrl_c_ends_the_training_of_a_tokenizer() -> None:
         release.wait(60)
         ended.set()
 
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's & ignores it
     timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
         tokenizers._interruptible(work)
+    signal.signal(signal.SIGINT, before)
     assert threads != [threading.current_thread()]
     assert not ended.is_set()  # the interrupt did not wait for it
     release.set()

@@ -297,18 +297,18 @@ def test_no_compiler_is_told_before_training(
 ) -> None:
     from torch._inductor import config
 
-    monkeypatch.setattr(config.cpp, "cxx", (None, "/nowhere/g++"))
     words = flat(arguments(tmp_path, "encoding=alibi train.compile=true"))
-    assert cli.run(["train", *words]) == 1
+    with config.patch({"cpp.cxx": (None, "/nowhere/g++")}):  # monkeypatch would delete the key
+        assert cli.run(["train", *words]) == 1
     said = capfd.readouterr().err.strip().splitlines()[-1]
     assert said.startswith("error: train.compile=true: no working compiler")
     assert not (tmp_path / "outputs").exists()
 
 
 @pytest.mark.usefixtures("_checked_anew")
-def test_compilation_turned_off_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch._dynamo.config, "disable", True)
-    with pytest.raises(UserError, match="turns compilation off"):
+def test_compilation_turned_off_is_told() -> None:
+    off = torch._dynamo.config.patch(disable=True)  # monkeypatch would delete the key
+    with off, pytest.raises(UserError, match="turns compilation off"):
         runtime.require_compiler(torch.device("cpu"))
 
 
