@@ -24,10 +24,11 @@ from posbench.attention.costs import Cost, costs
 from posbench.attention.operations import operations
 from posbench.commands.describe import describe
 from posbench.config import DescribeCommand
-from posbench.describe import characters, figures, probe
+from posbench.describe import characters, figures, probe, terminal
 from posbench.describe.parameters import Parameter, parameters
 from posbench.describe.probe import Picture, pictures
 from posbench.encodings import Encoding, Shape, Span
+from posbench.encodings.alibi import ALiBi
 from posbench.encodings.fire import FIRE
 from posbench.encodings.learned import Learned
 from posbench.encodings.nope import NoPE
@@ -75,6 +76,27 @@ def test_every_encoding_is_described(name: str) -> None:
     assert all(cell in said for cell in cells.CELLS if cells.fills(encoding, cell))
     assert max(map(len, said.splitlines())) <= 80
     assert not [c for c in said if c != "\n" and unicodedata.category(c) == "Cc"]
+
+
+class Bare(ALiBi):
+    """One that says nothing of itself."""
+
+
+class Silent(Encoding):
+    """The same, of no other encoding."""
+
+
+@pytest.mark.parametrize("name", ["paper", "formula"])
+def test_what_an_encoding_does_not_say_of_itself_is_told(name: str) -> None:
+    written = io.StringIO()
+    Console(file=written, width=120).print(
+        terminal.title("silent", Silent(TINY)), terminal.title("bare", Bare(TINY))
+    )
+    said = written.getvalue()
+    assert f"{name}: not given; it is the attribute `{name}` of class Silent" in said
+    assert f"{name}: that of ALiBi, which Bare inherits from" in said
+    assert "https://arxiv.org/abs/2108.12409" in said
+    assert "logit_ij = q_i . k_j / sqrt(d) - m_h (i - j)" in said
 
 
 def test_the_command_prints_it_and_no_escape_code_where_none_is_wanted(
