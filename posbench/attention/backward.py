@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from posbench.attention.forward import far_terms, takes
+from posbench.attention.forward import far_terms, flash, takes
 from posbench.attention.pieces import Piece, Plan
 from posbench.attention.precision import precise
 from posbench.attention.skew import add_cut, by_column, by_row, cut, unskewed
@@ -52,7 +52,7 @@ class Sums:
         grad = self.grad[:, :, piece.rows].to(t.v.dtype)
         dp = grad @ t.v[:, :, piece.columns].mT
         if t.values is not None:
-            values = cut(t.values, piece.distance, piece.diagonals)[:, None]
+            values = cut(t.values, self.plan.lowest, piece.distance, piece.diagonals)[:, None]
             dp += by_row(grad @ values.mT, piece.height, piece.width)
         return dp
 
@@ -62,7 +62,7 @@ class Sums:
         grad = self.grad[:, :, rows].to(weights.dtype)
         if t.values is not None:
             by_distance = (unskewed(weights).mT @ grad).sum(1)
-            add_cut(sums["values"], by_distance, piece.distance)
+            add_cut(sums["values"], self.plan.lowest, by_distance, piece.distance)
         self.add("v", columns, weights.mT @ grad)
         self.add("q", rows, (ds @ t.k[:, :, columns]).mul_(self.plan.scale))
         self.add("k", columns, ds.mT @ (self.plan.scale * t.q[:, :, rows]))
@@ -75,12 +75,14 @@ class Sums:
             # [H, B, C, W]; a bias alone is the same for all of the batch.
             by_distance = unskewed(ds if t.keys is not None else ds.sum(1, keepdim=True))
             if "bias" in sums:
-                add_cut(sums["bias"], by_distance.sum((1, 2)), piece.distance)
+                add_cut(sums["bias"], self.plan.lowest, by_distance.sum((1, 2)), piece.distance)
             if t.keys is not None and t.content_q is not None:
-                table = cut(t.keys, piece.distance, piece.diagonals)[:, None]
+                table = cut(t.keys, self.plan.lowest, piece.distance, piece.diagonals)[:, None]
                 sums["content_q"][:, :, rows] += by_distance @ table
                 asked = t.content_q[:, :, rows]
-                add_cut(sums["keys"], (by_distance.mT @ asked).sum(1), piece.distance)
+                add_cut(
+                    sums["keys"], self.plan.lowest, (by_distance.mT @ asked).sum(1), piece.distance
+                )
         if t.queries is not None:
             self._by_column(piece, ds)
         if "passed" in sums:
@@ -95,14 +97,14 @@ class Sums:
         assert t.queries is not None
         assert t.content_k is not None
         offered = t.content_k[:, :, piece.columns]
-        for columns, distance, products in by_column_products(t, piece):
+        for columns, distance, products in by_column_products(t, piece, self.plan):
             by_distance = torch.zeros_like(products)
             part = ds[..., columns]
             by_column(by_distance, *part.shape[-2:]).copy_(part)
-            table = cut(t.queries, distance, products.shape[-1])[:, None]
+            table = cut(t.queries, self.plan.lowest, distance, products.shape[-1])[:, None]
             sums["content_k"][:, :, piece.columns][:, :, columns] += by_distance @ table
             by_distance = by_distance.mT @ offered[:, :, columns]
-            add_cut(sums["queries"], by_distance.sum(1), distance)
+            add_cut(sums["queries"], self.plan.lowest, by_distance.sum(1), distance)
 
     def add(self, name: str, where: slice, part: Tensor) -> None:
         """Add part [H, B, C or K, d] to some rows of a gradient, made of zeros only if need be."""
@@ -134,19 +136,43 @@ class Gradients(Sums):
             rows = pieces[0].rows
             rest = torch.zeros_like(self.total[:, :, rows])
             weight = torch.ones_like(rest)
-            for piece in pieces:
-                if piece.far:
-                    self._far(piece, rest, weight)
-                elif self.written:
-                    weights, dp = self._weights(piece)
-                    delta = (self.grad[:, :, rows].to(dp.dtype) * self.out[:, :, rows]).sum(-1)
-                    ds = dp.sub_(delta[..., None]).mul_(weights)
-                    self.near(piece, weights, ds)
-                    rest -= ds.sum(-1)
-                    weight -= weights.sum(-1)
-                else:
+            far = [piece for piece in pieces if piece.far]
+            for piece in pieces[: len(pieces) - len(far)]:
+                if not self.written:
                     self._fixed(piece)
+                    continue
+                weights, dp = self._weights(piece)
+                ds = dp.sub_(self._delta(rows, dp.dtype)[..., None]).mul_(weights)
+                self.near(piece, weights, ds)
+                rest -= ds.sum(-1)
+                weight -= weights.sum(-1)
+            for piece, share in zip(far, self._shares(far, rest, weight), strict=True):
+                self._far(piece, *share)
         return self.sums
+
+    def _delta(self, rows: slice, dtype: torch.dtype) -> Tensor:
+        """The sum over all keys of P dP, [H, B, C]."""
+        return (self.grad[:, :, rows].to(dtype) * self.out[:, :, rows]).sum(-1)
+
+    def _shares(
+        self, far: list[Piece], rest: Tensor, weight: Tensor
+    ) -> list[tuple[Tensor, Tensor]]:
+        """The sums of dS and of P [H, B, C] over each far piece's keys; given: over all far ones.
+
+        Where there are two, the second's are computed and the first has what is left, so that the
+        sums of dS over all keys stay zero.
+        """
+        if len(far) < 2:
+            return [(rest, weight)] * len(far)
+        _, piece = far
+        q, constant, value = far_terms(self.t, piece, self.plan)
+        out, total = flash(q, self.t.k, self.t.v, piece, self.plan.scale, None)
+        total = total if constant is None else total + constant
+        out = out if value is None else out + value
+        grad = self.grad[:, :, piece.rows].to(weight.dtype)
+        share = (total - self.total[:, :, piece.rows]).exp().to(weight.dtype)
+        product = (grad * out).sum(-1) - self._delta(piece.rows, weight.dtype)
+        return [(rest - share * product, weight - share), (share * product, share)]
 
     def _all_near(self, pieces: list[Piece]) -> None:
         """Where all keys of the rows are written out; more than one piece is computed twice."""
@@ -174,22 +200,26 @@ class Gradients(Sums):
 
     def _far(self, piece: Piece, rest: Tensor, weight: Tensor) -> None:
         """All logits of a query are moved by one number, all values by one vector."""
-        sums, rows, clip = self.sums, piece.rows, self.plan.clip
+        sums, rows = self.sums, piece.rows
+        assert self.plan.clip is not None
+        place = piece.far * self.plan.clip - self.plan.lowest
         q, constant, value = far_terms(self.t, piece, self.plan)
         out, total, grad = (x[:, :, rows] for x in (self.out, self.total, self.grad))
         out = out if value is None else out - value
         total = total if constant is None else total - constant
         dq = self._add(piece, q, out, total, None)
         if "queries" in sums:
-            sums["queries"][:, clip] += dq.sum((1, 2))
+            sums["queries"][:, place] += dq.sum((1, 2))
         if "bias" in sums:
-            sums["bias"][:, clip] += rest.sum((1, 2))
+            sums["bias"][:, place] += rest.sum((1, 2))
         if self.exact.keys is not None and self.exact.content_q is not None:
             asked = self.exact.content_q[:, :, rows]
-            sums["keys"][:, clip] += (rest[..., None] * asked).sum((1, 2))
-            sums["content_q"][:, :, rows] += rest[..., None] * self.exact.keys[:, None, clip, None]
+            sums["keys"][:, place] += (rest[..., None] * asked).sum((1, 2))
+            sums["content_q"][:, :, rows] += (
+                rest[..., None] * self.exact.keys[:, None, place, None]
+            )
         if "values" in sums:
-            sums["values"][:, clip] += (weight[..., None] * grad).sum((1, 2))
+            sums["values"][:, place] += (weight[..., None] * grad).sum((1, 2))
 
     def _add(
         self, piece: Piece, q: Tensor, out: Tensor, total: Tensor, mask: Tensor | None

@@ -47,7 +47,8 @@ def blocked_attention(
             attend = functools.partial(again, reference_attention)
     blocks, first = [], 0
     while first < length:
-        rows = queries_at_a_time(min(keys, keys - length + first + BLOCK))
+        seen = keys if span.two_sided else min(keys, keys - length + first + BLOCK)
+        rows = queries_at_a_time(seen)
         block = span.rows(first, min(first + rows, length))
         seen = len(block.keys)
         here = (q[:, :, first : first + rows], k[:, :, :seen], v[:, :, :seen])

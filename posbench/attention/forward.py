@@ -28,7 +28,7 @@ def _piece(t: Terms, piece: Piece, plan: Plan) -> Part:
         return _far(t, piece, plan)
     here = mask(t, piece, plan)
     if t.values is not None:
-        return _weighted(t, piece, plan.scale, here)
+        return _weighted(t, piece, plan, here)
     return flash(t.q[:, :, piece.rows], t.k, t.v, piece, plan.scale, here)
 
 
@@ -46,15 +46,16 @@ def far_terms(t: Terms, piece: Piece, plan: Plan) -> tuple[Tensor, Tensor | None
     q . k + k . Q is (q + Q) . k: content_k is k wherever there are far pieces.
     """
     assert plan.clip is not None
+    place = piece.far * plan.clip - plan.lowest
     q = t.q[:, :, piece.rows]
     if t.queries is not None:
-        q = q + t.queries[:, None, plan.clip, None].to(q.dtype)
-    constant = None if t.bias is None else t.bias[:, plan.clip, None, None]
+        q = q + t.queries[:, None, place, None].to(q.dtype)
+    constant = None if t.bias is None else t.bias[:, place, None, None]
     if t.keys is not None and t.content_q is not None:
         asked = t.content_q[:, :, piece.rows].to(t.keys.dtype)
-        term = (asked @ t.keys[:, None, plan.clip, :, None]).squeeze(-1)
+        term = (asked @ t.keys[:, None, place, :, None]).squeeze(-1)
         constant = term if constant is None else constant + term
-    value = None if t.values is None else t.values[:, None, plan.clip, None].to(q.dtype)
+    value = None if t.values is None else t.values[:, None, place, None].to(q.dtype)
     return q, constant, value
 
 
@@ -81,19 +82,19 @@ def flash(
     return ((dots - total[..., None]).exp().to(v.dtype) @ v), total
 
 
-def _weighted(t: Terms, piece: Piece, scale: float, mask: Tensor) -> Part:
+def _weighted(t: Terms, piece: Piece, plan: Plan, mask: Tensor) -> Part:
     """With V(n): the weights are needed, shifted from keys to distances."""
-    all_logits = logits(t, piece, scale, mask)
+    all_logits = logits(t, piece, plan.scale, mask)
     total = all_logits.logsumexp(-1)
-    return valued(t, piece, all_logits.sub_(total[..., None]).exp_()), total
+    return valued(t, piece, plan, all_logits.sub_(total[..., None]).exp_()), total
 
 
-def valued(t: Terms, piece: Piece, weights: Tensor) -> Tensor:
+def valued(t: Terms, piece: Piece, plan: Plan, weights: Tensor) -> Tensor:
     """The weights' sums of values, V(n) among them."""
     out = weights @ t.v[:, :, piece.columns]
     if t.values is None:
         return out
-    values = cut(t.values, piece.distance, piece.diagonals)  # [H, W, d]
+    values = cut(t.values, plan.lowest, piece.distance, piece.diagonals)  # [H, W, d]
     return out + unskewed(weights) @ values[:, None]
 
 

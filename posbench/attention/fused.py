@@ -73,7 +73,7 @@ def fused_attention(
     tables = _tables(q, k, rotated[0].dtype, encoding, layer, span, x, plan) if filled else {}
     if not (masked or tables):
         return F.scaled_dot_product_attention(
-            *rotated, dropout_p=dropout, is_causal=True, scale=encoding.scale
+            *rotated, dropout_p=dropout, is_causal=not span.two_sided, scale=encoding.scale
         ).to(v.dtype)
     if _short(plan, rotated, tables):
         mask = whole_mask(tables.get("bias"), plan, rotated[0])
@@ -140,14 +140,32 @@ def planned(encoding: Encoding, span: Span) -> Plan:
         clip = None
     seen = queries if window is None else min(queries, window)
     block = BLOCK if seen >= 2 * BLOCK else LEAST_BLOCK
-    return Plan(queries, keys, encoding.scale, window, clip, hidden, block)
+    lowest = 1 - _reach(keys, clip) if span.two_sided else 0
+    scale = encoding.scale
+    return Plan(
+        queries,
+        keys,
+        scale,
+        window,
+        clip,
+        hidden,
+        block,
+        two_sided=span.two_sided,
+        lowest=lowest,
+    )
+
+
+def _reach(keys: int, clip: int | None) -> int:
+    """How many distances from 0 on a near piece can have, or a far one needs."""
+    return keys if clip is None else min(keys, clip + max(BLOCK, TABLE_BLOCK))
 
 
 def by_rows(plan: Plan, heads: int, batch: int) -> tuple[Plan, list[slice]]:
     """Where more than views is built: smaller blocks, and a few rows of the batch at a time."""
     block = min(TABLE_BLOCK, max(TABLE_BLOCK // 4, plan.queries // 8))
     tile = max(block, BUILT // (heads * block))
-    near = plan.keys if plan.clip is None else min(plan.keys, block + plan.clip)
+    sides = 2 if plan.two_sided else 1
+    near = plan.keys if plan.clip is None else min(plan.keys, block + sides * plan.clip)
     size = max(1, BUILT // (heads * block * min(tile, near)))
     whole = plan.window is not None or plan.hidden is not None
     plan = dataclasses.replace(plan, block=block, tile=None if whole else tile)
@@ -155,10 +173,8 @@ def by_rows(plan: Plan, heads: int, batch: int) -> tuple[Plan, list[slice]]:
 
 
 def distances(plan: Plan, span: Span) -> Tensor:
-    """0, 1, ... up to the largest that a near piece has, or a far one needs."""
-    if plan.clip is None:
-        return span.distances
-    return span.distances[: plan.clip + max(BLOCK, TABLE_BLOCK)]
+    """plan.lowest, ... up to the largest that a near piece has, or a far one needs."""
+    return torch.arange(plan.lowest, _reach(plan.keys, plan.clip), device=span.keys.device)
 
 
 def _tables(

@@ -53,7 +53,7 @@ def _attend(t: Terms, plan: Plan) -> tuple[Tensor, list[Tensor]]:
     outs, kept = [], []
     for (piece,) in plan.blocks():
         weights = logits(t, piece, plan.scale, mask(t, piece, plan)).softmax(-1)
-        outs.append(valued(t, piece, weights))
+        outs.append(valued(t, piece, plan, weights))
         kept.append(weights)
     return torch.cat(outs, dim=2), kept
 

@@ -5,7 +5,9 @@ Keys are in reversed order, c = S - 1 - j, so that the distance of query i and c
     n = i + c - (T - 1)
 
 and grows by one with each: a table over distances is a strided view of a piece (skew.py). What a
-piece holds is bounded, so memory is for one piece, whatever the lengths.
+piece holds is bounded, so memory is for one piece, whatever the lengths. A causal model's pieces
+begin at the last query's own key: the columns before it are the future, only seen in two-sided
+models.
 
 Shapes: T queries, S keys, M distances.
 """
@@ -22,13 +24,14 @@ from torch import Tensor
 class Piece:
     """Queries `rows` and columns `columns`; distance is n of the first of both.
 
-    A far piece lies where every table has come to its constant, and nothing is masked.
+    far: 1 where all keys lie so far in the past that every table has come to its constant there,
+    -1 for the future, 0 elsewhere. In a far piece nothing is masked.
     """
 
     rows: slice
     columns: slice
     distance: int
-    far: bool = False
+    far: int = 0
 
     @property
     def height(self) -> int:
@@ -54,10 +57,12 @@ class Piece:
 class Plan:
     """One layer's attention but for its tensors.
 
-    scale: on all dot products. window: the last keys that a query sees. hidden [B, S]: True at
-    columns that a row must not see. clip: the distance from which on every table is constant,
-    None if there is none or it cannot be used. block: queries at a time; tile: columns at a time,
-    None for all, as whole rows need where none of a tile may be seen.
+    scale: on all dot products. window: the last keys that a query sees, and in a two-sided model
+    as many of the next. hidden [B, S]: True at columns that a row must not see. clip: the distance
+    from which on every table is constant, and below its negative in a two-sided model; None if
+    there is none or it cannot be used. block: queries at a time; tile: columns at a time, None for
+    all, as whole rows need where none of a tile may be seen. lowest: the distance of the tables'
+    first entry.
     """
 
     queries: int
@@ -68,9 +73,12 @@ class Plan:
     hidden: Tensor | None
     block: int
     tile: int | None = None
+    two_sided: bool = False
+    lowest: int = 0
 
     def blocks(self) -> Iterator[list[Piece]]:
-        """Each block's pieces, nearest keys first; the first holds every row's own key."""
+        """Each block's pieces: near ones, the first of a causal model with every row's own key,
+        then far ones."""
         for first in range(0, self.queries, self.block):
             yield list(self._pieces(first, min(first + self.block, self.queries)))
 
@@ -81,14 +89,20 @@ class Plan:
     def _pieces(self, first: int, last: int) -> Iterator[Piece]:
         own = self.queries - 1 - first  # the column of the first query's own key
         start, end = self.queries - last, self.keys
+        nearest = start
+        if self.two_sided:
+            start = 0 if self.window is None else max(0, start + 1 - self.window)
+            nearest = start if self.clip is None else max(0, nearest - self.clip)
         if self.window is not None:
             end = min(end, own + self.window)
         near = end if self.clip is None else min(end, own + 1 + self.clip)
-        for column in range(start, near, self.tile or self.keys):
+        for column in range(nearest, near, self.tile or self.keys):
             yield self._piece(first, last, column, min(column + (self.tile or near), near))
         if near < end:
-            yield self._piece(first, last, near, end, far=True)
+            yield self._piece(first, last, near, end, far=1)
+        if start < nearest:
+            yield self._piece(first, last, start, nearest, far=-1)
 
-    def _piece(self, first: int, last: int, start: int, end: int, far: bool = False) -> Piece:
+    def _piece(self, first: int, last: int, start: int, end: int, far: int = 0) -> Piece:
         distance = first + start - (self.queries - 1)
         return Piece(slice(first, last), slice(start, end), distance, far)

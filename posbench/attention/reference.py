@@ -28,8 +28,8 @@ def reference_attention(
     """q [B, H, T, d], k and v [B, H, S, d], un-rotated -> [B, H, T, d]."""
     encoding, layer = encoding.at(layer)
     relative = span.queries[:, None] - span.keys  # [T, S]
-    pair = relative.clamp(min=0)  # future pairs are masked below
     distance = span.distances
+    pair = (relative - distance[0]).clamp(min=0)  # of a causal span's future: masked below
 
     rotated_q, rotated_k = encoding.rotate(q, k, span, layer)
     exact = precise(rotated_q.dtype)
@@ -47,11 +47,11 @@ def reference_attention(
         logits = logits + passed_between(passed, span)
     logits = encoding.scores(logits, q, k, span, layer)
 
-    logits = logits.masked_fill(relative < 0, -torch.inf)
+    if not span.two_sided:
+        logits = logits.masked_fill(relative < 0, -torch.inf)
     if encoding.window is not None:
-        index = torch.arange(len(span.keys), device=q.device)
-        behind = index[-len(span.queries) :, None] - index
-        logits = logits.masked_fill(behind >= encoding.window, -torch.inf)
+        behind = span.own[:, None] - torch.arange(len(span.keys), device=q.device)
+        logits = logits.masked_fill(behind.abs() >= encoding.window, -torch.inf)
     if span.hidden is not None:
         logits = logits.masked_fill(span.hidden[:, None, None], -torch.inf)
     weights = F.dropout(logits.softmax(dim=-1), dropout).to(v.dtype)

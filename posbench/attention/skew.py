@@ -43,26 +43,27 @@ def unskewed(x: Tensor) -> Tensor:
     return table
 
 
-def cut(table: Tensor, first: int, count: int, fill: float = 0.0) -> Tensor:
-    """table [H, M, ...] at distances first, first + 1, ..., so many; fill where they are < 0."""
-    inside = table[:, max(first, 0) : first + count]
-    if first >= 0:
+def cut(table: Tensor, lowest: int, first: int, count: int, fill: float = 0.0) -> Tensor:
+    """table [H, M, ...], which begins at distance lowest, at distances first, first + 1, ..., so
+    many; fill where they are below lowest."""
+    start = first - lowest
+    inside = table[:, max(start, 0) : start + count]
+    if start >= 0:
         return inside
-    padding = (0, 0) * (table.dim() - 2) + (-first, 0)
+    padding = (0, 0) * (table.dim() - 2) + (-start, 0)
     return F.pad(inside, padding, value=fill)
 
 
-def add_cut(total: Tensor, part: Tensor, first: int) -> None:
-    """Add part [H, W, ...], of distances first and on, to total [H, M, ...]."""
-    negative = max(-first, 0)
-    start = max(first, 0)
-    total[:, start : first + part.shape[1]] += part[:, negative:]
+def add_cut(total: Tensor, lowest: int, part: Tensor, first: int) -> None:
+    """Add part [H, W, ...], of distances first and on, to total [H, M, ...], of lowest and on."""
+    start = first - lowest
+    total[:, max(start, 0) : start + part.shape[1]] += part[:, max(-start, 0) :]
 
 
-def causal(first: int, count: int, window: int | None, like: Tensor) -> Tensor:
+def seen_only(first: int, count: int, window: int | None, two_sided: bool, like: Tensor) -> Tensor:
     """[1, W]: 0 at distances that a query sees, -inf at others."""
     distance = torch.arange(first, first + count, device=like.device)
-    unseen = distance < 0
+    unseen = distance < (0 if not two_sided else first)
     if window is not None:
-        unseen |= distance >= window
+        unseen |= distance.abs() >= window
     return like.new_zeros(1, count).masked_fill_(unseen, -torch.inf)

@@ -1,6 +1,6 @@
 """What the logits of one layer are made of, laid out for pieces.
 
-Heads come first and keys are reversed (pieces.py). Tables run over the distances 0 .. M - 1.
+Heads come first and keys are reversed (pieces.py). Tables run over distances from plan.lowest on.
 
 Shapes: H heads, B batch, T queries, S keys, M distances, d head width, C queries and K columns of
 a piece, W = C + K - 1 distances in it.
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from posbench.attention.pieces import Piece, Plan
 from posbench.attention.precision import precise
-from posbench.attention.skew import by_column, by_row, causal, cut
+from posbench.attention.skew import by_column, by_row, cut, seen_only
 
 KEY_BLOCK = 64  # columns at a time of k . Q: their distances overlap, so few are wasted
 
@@ -73,18 +73,18 @@ def whole_mask(bias: Tensor | None, plan: Plan, q: Tensor) -> Tensor:
 def _row(bias: Tensor | None, piece: Piece, plan: Plan, q: Tensor) -> Tensor:
     """What is the same for all queries, by distance [H or 1, W]."""
     like = q.new_empty(0, dtype=precise(q.dtype))
-    row = causal(piece.distance, piece.diagonals, plan.window, like)
+    row = seen_only(piece.distance, piece.diagonals, plan.window, plan.two_sided, like)
     if bias is not None:
-        row = row + cut(bias, piece.distance, piece.diagonals).to(like.dtype)
+        row = row + cut(bias, plan.lowest, piece.distance, piece.diagonals).to(like.dtype)
     return row.contiguous()
 
 
 def mask(t: Terms, piece: Piece, plan: Plan) -> Tensor:
     """What a near piece adds to the dot products [H, B or 1, C, K], -inf where nothing is seen."""
     row = _row(t.bias, piece, plan, t.q)
-    total = by_row(_by_query(t, piece, row), piece.height, piece.width)
+    total = by_row(_by_query(t, piece, plan, row), piece.height, piece.width)
     if t.queries is not None:
-        total = _add_by_column(total, t, piece)
+        total = _add_by_column(total, t, piece, plan)
     if t.passed is not None or plan.hidden is not None:
         total = total.contiguous()  # with two strides of 1, what is made of it lies by columns
     if t.passed is not None:
@@ -96,26 +96,26 @@ def mask(t: Terms, piece: Piece, plan: Plan) -> Tensor:
     return total
 
 
-def _by_query(t: Terms, piece: Piece, row: Tensor) -> Tensor:
+def _by_query(t: Terms, piece: Piece, plan: Plan, row: Tensor) -> Tensor:
     """row [H or 1, W], plus q . R where there is one: [H or 1, B or 1, C or 1, W]."""
     if t.keys is None or t.content_q is None:
         return row[:, None, None]
     asked = t.content_q[:, :, piece.rows].to(row.dtype)  # [H, B, C, d]
-    table = cut(t.keys, piece.distance, piece.diagonals).to(row.dtype)  # [H, W, d]
+    table = cut(t.keys, plan.lowest, piece.distance, piece.diagonals).to(row.dtype)  # [H, W, d]
     flat = torch.baddbmm(row[:, None], asked.flatten(1, 2), table.mT)
     return flat.unflatten(1, asked.shape[1:3])
 
 
-def _add_by_column(total: Tensor, t: Terms, piece: Piece) -> Tensor:
+def _add_by_column(total: Tensor, t: Terms, piece: Piece, plan: Plan) -> Tensor:
     assert t.queries is not None
     parts = [
         total[..., columns] + by_column(products, piece.height, products.shape[2])
-        for columns, _, products in by_column_products(t, piece)
+        for columns, _, products in by_column_products(t, piece, plan)
     ]
     return torch.cat(parts, dim=-1)
 
 
-def by_column_products(t: Terms, piece: Piece) -> Iterator[tuple[slice, int, Tensor]]:
+def by_column_products(t: Terms, piece: Piece, plan: Plan) -> Iterator[tuple[slice, int, Tensor]]:
     """k_c . Q(n), KEY_BLOCK columns at a time.
 
     Each: columns of the piece, the first distance among them, products [H, B, K', C + K' - 1].
@@ -127,6 +127,6 @@ def by_column_products(t: Terms, piece: Piece) -> Iterator[tuple[slice, int, Ten
     for first in range(0, piece.width, KEY_BLOCK):
         part = offered[:, :, first : first + KEY_BLOCK]
         distance, width = piece.distance + first, part.shape[2]
-        table = cut(t.queries, distance, piece.height + width - 1).to(part.dtype)
+        table = cut(t.queries, plan.lowest, distance, piece.height + width - 1).to(part.dtype)
         products = part.flatten(1, 2) @ table.mT
         yield slice(first, first + width), distance, products.unflatten(1, part.shape[1:3])

@@ -3,6 +3,13 @@
 For a power of two of heads m_h = 2^(-8h/H), h = 1..H; otherwise the authors' code takes the
 slopes of the power of two below and fills up with every second slope of the one above. That is
 slopes="paper"; "geometric" is 2^(-8h/H) for any H, "learned" trains ln m_h from the paper's on.
+
+In a two-sided model, by `sides` (the first author's issue 5 of attention_with_linear_biases):
+"symmetric" is -m_h |i - j|, as published encoders have it; "halves" gives the first half of the
+heads the past alone and the other half the future alone, each with the slopes of H/2 heads;
+"two_slopes" learns a factor on |i - j| for each head and side, from N(-2, 1), whose sign is free;
+"offset" is symmetric but for -m_h (|i - j| - 1/2) in the past (Ruoss et al. 2023's code). All but
+symmetric tell before from after.
 """
 
 from __future__ import annotations
@@ -11,6 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from posbench.encodings.base import Encoding, Shape
+
+SIDES = ("symmetric", "halves", "two_slopes", "offset")
 
 
 def published(heads: int) -> list[float]:
@@ -30,18 +39,38 @@ class ALiBi(Encoding):
 
     paper = "2108.12409"
     formula = "logit_ij = q_i . k_j / sqrt(d) - m_h (i - j)"
+    directions = "both"
 
-    def __init__(self, shape: Shape, slopes: str = "paper") -> None:
+    def __init__(self, shape: Shape, slopes: str = "paper", sides: str = "symmetric") -> None:
         super().__init__(shape)
         rules = {"paper": published, "geometric": geometric, "learned": published}
         if slopes not in rules:
             raise ValueError(f"encoding.slopes={slopes}: choose paper, geometric or learned")
-        self.slopes = rules[slopes](shape.heads)
+        if sides not in SIDES:
+            raise ValueError(f"encoding.sides={sides}: choose one of {', '.join(SIDES)}")
+        self.sides = sides if shape.two_sided else "past"
+        if self.sides == "halves" and shape.heads % 2:
+            raise ValueError(f"encoding.sides=halves: model.heads={shape.heads} must be even")
+        halves = self.sides == "halves"
+        self.slopes = rules[slopes](shape.heads // 2) * 2 if halves else rules[slopes](shape.heads)
         logs = torch.tensor(self.slopes, dtype=torch.float64).log().float()
-        self.log_slopes = nn.Parameter(logs) if slopes == "learned" else None
+        learned = slopes == "learned" and self.sides != "two_slopes"
+        self.log_slopes = nn.Parameter(logs) if learned else None
+        two = self.sides == "two_slopes"
+        self.factors = nn.Parameter(torch.randn(2, shape.heads) - 2) if two else None
 
     def distance_bias(self, distance: Tensor, layer: int) -> Tensor:
         m = torch.tensor(self.slopes, dtype=torch.float64, device=distance.device)
         if self.log_slopes is not None:
             m = self.log_slopes.exp()
-        return -m[:, None] * distance
+        if self.factors is not None:
+            past, future = self.factors[:, :, None]
+            return torch.where(distance < 0, future, past) * distance.abs()
+        bias = -m[:, None] * distance.abs()
+        if self.sides == "offset":
+            return bias + m[:, None] / 2 * (distance > 0)
+        if self.sides == "halves":
+            sign = torch.ones(len(m), 1, device=distance.device)
+            sign[len(m) // 2 :] = -1
+            return bias.masked_fill(sign * distance < 0, -torch.inf)
+        return bias

@@ -10,7 +10,9 @@ With n = i - j >= 0 the distance from query i back to key j, the attention compu
                  + bias(n) + bias(i, j) + sum_(l = j+1 .. i) decay_l
     output_i   = sum_j softmax(scores(logit))_ij (v_j + V(n))
 
-over the keys that i sees: those at or before it, in the last `window` where there is one.
+over the keys that i sees: those at or before it, in the last `window` where there is one. In a
+two-sided model (masked language models) i sees keys after it too, at n < 0, and all with |n| <
+window; distances are then given with their sign.
 
 Shapes: B batch, H heads, T queries, S keys, M distances, D width, d head width.
 """
@@ -32,6 +34,7 @@ class Shape:
     width: int
     heads: int
     layers: int
+    two_sided: bool = False  # whether queries see the keys after them too
 
     def __post_init__(self) -> None:
         if self.width % self.heads:
@@ -44,12 +47,13 @@ class Shape:
 
 @dataclasses.dataclass(frozen=True)
 class Span:
-    """Which queries look at which keys, by position; a query sees the keys at or before its own.
+    """Which queries look at which keys, by position; a query sees the keys at or before its own,
+    in a two-sided model all.
 
     queries [T] and keys [S] are increasing integers and end at the same position, so the first
     S - T keys are memory; consecutive is False if there are gaps between them. hidden [B, S],
     where given, is True at keys a row must not see at all. whole is the extent of the window that
-    a block of it was cut from.
+    a block of it was cut from, whose queries of a two-sided model may end before its keys.
     """
 
     queries: Tensor
@@ -57,22 +61,29 @@ class Span:
     hidden: Tensor | None = None
     consecutive: bool = True
     whole: int | None = None
+    two_sided: bool = False
 
     @classmethod
     def window(
-        cls, length: int, memory: int = 0, device: torch.device | str = "cpu", start: int = 0
+        cls,
+        length: int,
+        memory: int = 0,
+        device: torch.device | str = "cpu",
+        start: int = 0,
+        two_sided: bool = False,
     ) -> Span:
         """length queries after memory earlier keys; the first key is at position start."""
         keys = torch.arange(start, start + memory + length, device=device)
-        return cls(queries=keys[memory:], keys=keys)
+        return cls(queries=keys[memory:], keys=keys, two_sided=two_sided)
 
     def rows(self, first: int, last: int) -> Span:
         """The queries first..last-1 (indices, not positions) and the keys they can see."""
+        queries, whole = self.queries[first:last], self.extent
+        if self.two_sided:
+            return dataclasses.replace(self, queries=queries, whole=whole)
         visible = self.keys.shape[0] - self.queries.shape[0] + last
         hidden = None if self.hidden is None else self.hidden[:, :visible]
-        return Span(
-            self.queries[first:last], self.keys[:visible], hidden, self.consecutive, self.extent
-        )
+        return Span(queries, self.keys[:visible], hidden, self.consecutive, whole)
 
     def last(self, keys: int) -> Span:
         """The same queries over the last so many keys."""
@@ -86,8 +97,12 @@ class Span:
 
     @property
     def distances(self) -> Tensor:
-        """0, 1, ... up to the largest distance from a query back to a key; [M]."""
-        return torch.arange(self._far, device=self.keys.device)
+        """0, 1, ... up to the largest distance from a query back to a key; [M].
+
+        In a two-sided model from as far below 0 on.
+        """
+        first = 1 - self._far if self.two_sided else 0
+        return torch.arange(first, self._far, device=self.keys.device)
 
     @property
     def _far(self) -> int:
@@ -98,12 +113,22 @@ class Span:
     def seen(self, window: int | None = None) -> Tensor:
         """How many keys each query sees, its own included; [B or 1, T]."""
         shown = torch.ones_like(self.keys)[None] if self.hidden is None else (~self.hidden).long()
-        upto = shown.cumsum(1)
-        count = upto[:, len(self.keys) - len(self.queries) :]
-        if window is None:
-            return count
-        before = torch.nn.functional.pad(upto, (window, 0))[:, : len(self.keys)]
-        return count - before[:, len(self.keys) - len(self.queries) :]
+        upto = torch.nn.functional.pad(shown.cumsum(1), (1, 0))  # before key 0, before key 1, ..
+        own = self.own
+        first = own * 0 if window is None else (own + 1 - window).clamp(min=0)
+        last = own + 1
+        if self.two_sided:
+            end = len(self.keys)
+            last = own * 0 + end if window is None else (own + window).clamp(max=end)
+        return upto[:, last] - upto[:, first]
+
+    @property
+    def own(self) -> Tensor:
+        """Each query's own key, by its number; [T]."""
+        if self.two_sided:
+            return torch.searchsorted(self.keys, self.queries)
+        count = len(self.keys)
+        return torch.arange(count - len(self.queries), count, device=self.keys.device)
 
 
 class Encoding(nn.Module):
@@ -135,6 +160,10 @@ class Encoding(nn.Module):
 
     translation_equivariant: bool = True
     """The claim that a window moved as a whole gives the same attention."""
+
+    directions: str = "causal"
+    """Which models it is defined for: "causal", those that see the past alone; "both", two-sided
+    ones too, as published; "both, unpublished": its formula covers them, but no paper tried."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()

@@ -33,8 +33,9 @@ class DAPE(KerpleLog):
         self.b2 = nn.Parameter(torch.empty(layers, heads).uniform_(-second, second))
 
     def scores(self, logits: Tensor, q: Tensor, k: Tensor, span: Span, layer: int) -> Tensor:
-        pair = (span.queries[:, None] - span.keys).clamp(min=0)
-        bias = self.distance_bias(span.distances, layer).to(logits.dtype)[:, pair]  # [H, T, S]
+        distance = span.distances
+        pair = (span.queries[:, None] - span.keys - distance[0]).clamp(min=0)
+        bias = self.distance_bias(distance, layer).to(logits.dtype)[:, pair]  # [H, T, S]
         both = torch.cat((logits - bias, bias.expand_as(logits)), dim=1).flatten(2)  # [B, 2H, T S]
         w1, b1, w2, b2 = (x[layer] for x in (self.w1, self.b1, self.w2, self.b2))
         w1, w2 = (w.T.expand(len(logits), -1, -1) for w in (w1, w2))

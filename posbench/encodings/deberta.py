@@ -21,6 +21,8 @@ class DeBERTa(Encoding):
     paper = "2006.03654"
     formula = "A_ij = q_i . k_j + (c2p) q_i . K^r[delta(i, j)] + (p2c) k_j . Q^r[delta(j, i)]"
 
+    directions = "both"
+
     def __init__(
         self,
         shape: Shape,

@@ -27,6 +27,8 @@ from posbench.encodings.sinusoid import frequencies
 class Extended(RoPE):
     """RoPE, trained at original_length, to be used at factor times that."""
 
+    directions = "both, unpublished"
+
     def __init__(
         self,
         shape: Shape,
@@ -174,6 +176,7 @@ class Streaming(RoPE):
 
     paper = "2309.17453"
     formula = "the last W keys and the first n, positions counted within these"
+    directions = "causal"
 
     def __init__(
         self,

@@ -2,7 +2,8 @@
 
 r1, r2 > 0 are one pair a head, shared by all layers. As in the authors' code the bias is added
 after 1/sqrt(d) (the paper's equation 1 has it before), and parameters that leave their bounds,
-0.01 from below and for the power's exponent 2 from above, are moved back after each step.
+0.01 from below and for the power's exponent 2 from above, are moved back after each step. The
+kernels are functions of |i - j|; encoders with them were not published.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ class KerpleLog(Encoding):
     formula = """
         logit_ij = q_i . k_j / sqrt(d) - r1 ln(1 + r2 (i - j)),  r1 ~ U(0, 2), r2 ~ U(0, 1)
     """
+    directions = "both, unpublished"
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
@@ -34,7 +36,7 @@ class KerpleLog(Encoding):
         self.r2.clamp_(min=LEAST)
 
     def distance_bias(self, distance: Tensor, layer: int) -> Tensor:
-        return -self.r1[:, None] * torch.log1p(self.r2[:, None] * distance)
+        return -self.r1[:, None] * torch.log1p(self.r2[:, None] * distance.abs())
 
 
 class KerplePower(Encoding):
@@ -44,6 +46,7 @@ class KerplePower(Encoding):
     formula = """
         logit_ij = q_i . k_j / sqrt(d) - r1 (i - j)^r2,  r1 ~ U(0, 1), r2 ~ U(0, 2)
     """
+    directions = "both, unpublished"
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
@@ -56,6 +59,6 @@ class KerplePower(Encoding):
         self.r2.clamp_(LEAST, 2)
 
     def distance_bias(self, distance: Tensor, layer: int) -> Tensor:
-        n = distance.clamp(min=1).to(self.r1.dtype)  # 0^r2 has no gradient
+        n = distance.abs().clamp(min=1).to(self.r1.dtype)  # 0^r2 has no gradient
         bias = -self.r1[:, None] * n ** self.r2[:, None]
-        return torch.where(distance > 0, bias, 0.0)
+        return torch.where(distance != 0, bias, 0.0)

@@ -19,6 +19,7 @@ class Learned(Encoding):
     paper = "1705.03122"
     formula = "x_p = s E[token] + P[p],  P in R^(max_length x D), initialised N(0, std)"
     translation_equivariant = False
+    directions = "both"
 
     def __init__(
         self,

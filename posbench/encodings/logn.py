@@ -23,6 +23,8 @@ class LogN(Encoding):
         "logit_ij = max(1, ln(n_i) / ln(L)) q_i . k_j / sqrt(d),  n_i the keys that the query sees"
     )
 
+    directions = "both, unpublished"
+
     def __init__(self, shape: Shape, length: int) -> None:
         super().__init__(shape)
         if length < 2:

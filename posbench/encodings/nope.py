@@ -1,6 +1,6 @@
 """NoPE: no positional encoding (Haviv et al. 2022, arXiv 2203.16634).
 
-Order enters through the causal mask alone.
+Order enters through the causal mask alone: a two-sided model has none, its text is a bag of words.
 """
 
 from posbench.encodings.base import Encoding
@@ -11,3 +11,4 @@ class NoPE(Encoding):
 
     paper = "2203.16634"
     formula = "logit_ij = q_i . k_j / sqrt(d)"
+    directions = "both"

@@ -19,6 +19,8 @@ class PRoPE(RoPE):
         "pair c is turned by base^(-2c/d) a position for c < floor(p d/2), and not at all beyond"
     )
 
+    directions = "both, unpublished"
+
     def __init__(
         self,
         shape: Shape,

@@ -21,6 +21,8 @@ class PartialRoPE(RoPE):
         "the first r = fraction * d dimensions of a head: pair c turned by base^(-2c/r) a position"
     )
 
+    directions = "both, unpublished"
+
     def __init__(
         self,
         shape: Shape,

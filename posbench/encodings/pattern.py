@@ -11,11 +11,13 @@ adds to the input (sinusoidal, learned) is added once, and so is seen by all lay
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 from torch import nn
 
 from posbench.encodings.base import Encoding, Shape
+from posbench.encodings.nope import NoPE
 
 Make = Callable[[Shape], Encoding]
 
@@ -45,7 +47,7 @@ class Pattern(Encoding):
             )
         self.parts = nn.ModuleDict(
             {
-                name: make(Shape(shape.width, shape.heads, names.count(name)))
+                name: make(dataclasses.replace(shape, layers=names.count(name)))
                 for name, make in parts.items()
             }
         )
@@ -58,10 +60,19 @@ class Pattern(Encoding):
         self.max_length = min(limits, default=None)
         self.memory_length = max(part.memory_length for part in self.all)
         self.translation_equivariant = all(part.translation_equivariant for part in self.all)
+        self.directions = self._directions()
 
     @property
     def all(self) -> list[Encoding]:
         return [self._part(name) for name in self.parts]
+
+    def _directions(self) -> str:
+        """What all parts are defined for. Layers without position were tried in decoders alone."""
+        told = {part.directions for part in self.all}
+        if "causal" in told:
+            return "causal"
+        without = any(isinstance(part, NoPE) for part in self.all)
+        return "both, unpublished" if without or "both, unpublished" in told else "both"
 
     def _part(self, name: str) -> Encoding:
         part = self.parts[name]

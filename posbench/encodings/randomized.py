@@ -8,6 +8,8 @@ positions for every window of one length.
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 
 from posbench.encodings.alibi import ALiBi
@@ -44,7 +46,7 @@ class Randomized(Encoding):
         drawn = torch.randperm(self.max_length, generator=generator)[: len(span.keys)]
         keys = drawn.sort().values.to(span.keys.device)
         memory = len(span.keys) - len(span.queries)
-        return Span(keys[memory:], keys, span.hidden, consecutive=False)
+        return dataclasses.replace(span, queries=keys[memory:], keys=keys, consecutive=False)
 
 
 class RandomizedSinusoidal(Randomized, Sinusoidal):
@@ -86,9 +88,14 @@ class RandomizedALiBi(Randomized, ALiBi):
     """ALiBi's penalty on random distances."""
 
     def __init__(
-        self, shape: Shape, positions: int = 2048, seed: int = 0, slopes: str = "paper"
+        self,
+        shape: Shape,
+        positions: int = 2048,
+        seed: int = 0,
+        slopes: str = "paper",
+        sides: str = "symmetric",
     ) -> None:
-        super().__init__(shape, slopes)
+        super().__init__(shape, slopes, sides)
         self.draw_from(at_least_one(positions), seed)
 
 

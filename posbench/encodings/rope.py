@@ -22,6 +22,8 @@ class RoPE(Encoding):
         "pair c of q_i is turned by i theta_c, pair c of k_j by j theta_c, theta_c = base^(-2c/d)"
     )
 
+    directions = "both"
+
     def __init__(self, shape: Shape, base: float = 10_000.0, layout: str = "half") -> None:
         super().__init__(shape)
         if shape.head_width % 2:

@@ -20,6 +20,8 @@ class Sandwich(Encoding):
         "logit_ij = q_i . k_j / sqrt(d) + H / (8 h) (sum_k cos((i - j) / 10000^(2k/D')) - D'/2)"
     )
 
+    directions = "both, unpublished"
+
     def __init__(self, shape: Shape, size: int = 128) -> None:
         super().__init__(shape)
         if size < 2 or size % 2:

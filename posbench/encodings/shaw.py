@@ -1,7 +1,7 @@
 """Relative position representations (Shaw et al. 2018, arXiv 1803.02155, equations 3 and 4).
 
 Tables of 2k + 1 rows, one pair a layer, shared by its heads. A causal model reads the k + 1
-rows of j <= i only. Both tables start as N(0, d^-0.5).
+rows of j <= i only, a two-sided one all. Both tables start as N(0, d^-0.5).
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ class Shaw(Encoding):
         e_ij = q_i . (k_j + w^K[clip(j - i, -k, k)]) / sqrt(d)
         z_i  = sum_j a_ij (v_j + w^V[clip(j - i, -k, k)])
     """
+
+    directions = "both"
 
     def __init__(self, shape: Shape, k: int = 16, values: bool = True) -> None:
         super().__init__(shape)

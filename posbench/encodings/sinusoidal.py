@@ -20,6 +20,7 @@ class Sinusoidal(Encoding):
         "x_p = s E[token] + PE[p],  PE[p, 2k] = sin(p / base^(2k/D)),  PE[p, 2k+1] = cos(same)"
     )
     translation_equivariant = False
+    directions = "both"
 
     def __init__(self, shape: Shape, base: float = 10_000.0) -> None:
         super().__init__(shape)

@@ -21,11 +21,14 @@ class SSMax(Encoding):
     paper = "2501.19399"
     formula = "logit_ij = s_h ln(n_i) q_i . k_j / sqrt(d)"
 
+    directions = "both, unpublished"
+
     def __init__(self, shape: Shape, length: int) -> None:
         super().__init__(shape)
         if length < 2:
             raise ValueError(f"encoding.length={length} must be at least 2")
-        mean = math.lgamma(length + 1) / length  # of ln 1 .. ln length
+        # Of ln 1 .. ln length; in a two-sided model every query sees all keys.
+        mean = math.log(length) if shape.two_sided else math.lgamma(length + 1) / length
         self.s = nn.Parameter(torch.full((shape.layers, shape.heads), 1 / mean))
 
     def rotate(self, q: Tensor, k: Tensor, span: Span, layer: int) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,8 @@
 """T5's bucketed relative bias (Raffel et al. 2020, arXiv 1910.10683, section 2.1).
 
 Causal buckets: with B buckets, the first B/2 hold one distance each, the rest grow
-logarithmically up to max_distance, and the last takes everything beyond. One table of B x H
+logarithmically up to max_distance, and the last takes everything beyond. In a two-sided model
+half of the buckets are the past's and half the future's, each as B/2 causal ones. A table of B x H
 scalars, shared by all layers, starting as N(0, D^-0.5). T5 itself leaves out the 1/sqrt(d) and
 puts it into W_q's initialisation: T5Unscaled. In T5Bias the model keeps it, and b is added after
 it.
@@ -22,11 +23,14 @@ class T5Bias(Encoding):
 
     paper = "1910.10683"
     formula = "logit_ij = q_i . k_j / sqrt(d) + b[h, bucket(i - j)]"
+    directions = "both"
 
     def __init__(self, shape: Shape, buckets: int = 32, max_distance: int = 128) -> None:
         super().__init__(shape)
         if buckets < 2 or buckets % 2:
             raise ValueError(f"encoding.buckets={buckets} must be an even number of at least 2")
+        if shape.two_sided and buckets % 4:
+            raise ValueError(f"encoding.buckets={buckets} must divide by 4 in a two-sided model")
         if max_distance <= buckets // 2:
             raise ValueError(
                 f"encoding.max_distance={max_distance} must exceed encoding.buckets / 2, "
@@ -38,11 +42,17 @@ class T5Bias(Encoding):
         nn.init.normal_(self.bias, std=shape.width**-0.5)
 
     def bucket(self, distance: Tensor) -> Tensor:
-        """Distances [M] >= 0 -> buckets [M]; an edge that falls on an integer belongs above it."""
-        exact = self.buckets // 2
+        """Distances [M] -> buckets [M]; an edge that falls on an integer belongs above it."""
+        if self.shape.two_sided:
+            half = self.buckets // 2
+            return self._one_sided(distance.abs(), half) + half * (distance < 0)
+        return self._one_sided(distance, self.buckets)
+
+    def _one_sided(self, distance: Tensor, buckets: int) -> Tensor:
+        exact = buckets // 2
         ratio = distance.clamp(min=exact).double() / exact
-        steps = ratio.log() / math.log(self.max_distance / exact) * (self.buckets - exact)
-        far = (exact + (steps + 1e-9).long()).clamp(max=self.buckets - 1)
+        steps = ratio.log() / math.log(self.max_distance / exact) * (buckets - exact)
+        far = (exact + (steps + 1e-9).long()).clamp(max=buckets - 1)
         return torch.where(distance < exact, distance, far)
 
     def distance_bias(self, distance: Tensor, layer: int) -> Tensor:

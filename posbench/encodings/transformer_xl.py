@@ -2,7 +2,8 @@
 
 r_n is a concatenated sin|cos sinusoid of width D, W_R one matrix a layer. u and v are one pair a
 head, shared by all layers as in the authors' code unless untie=True. All start as N(0, 0.02).
-Each layer also sees its own inputs of the previous memory_length tokens, without gradient.
+Each layer also sees its own inputs of the previous memory_length tokens, without gradient. In a
+two-sided model n = i - j has both signs, as in XLNet, and there is no memory.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ class TransformerXL(Encoding):
         A_ij = ((a) q_i . k_j + (b) q_i . r_(i-j) W_R
                 + (c) u . k_j + (d) v . r_(i-j) W_R) / sqrt(d)
     """
+
+    directions = "both"
 
     def __init__(
         self,

@@ -27,6 +27,8 @@ class XPos(RoPE):
         zeta_c = (2c/d + gamma) / (1 + gamma), c = 0 .. d/2 - 1
     """
 
+    directions = "causal"  # zeta^(i - j) grows without bound for j > i
+
     def __init__(
         self,
         shape: Shape,
