@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Hashable
 from types import FunctionType
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -94,20 +95,29 @@ def _by_blocks(
     for first in range(0, q.shape[2], size):
         block = span.rows(first, min(first + size, q.shape[2]))
         last = len(block.keys)
-        if window is not None:
+        if window is not None and not span.two_sided:
             block = block.last(len(block.queries) + window - 1)
         rows, seen = slice(first, first + size), slice(last - len(block.keys), last)
-        lookup = tables.lookup(q[:, :, rows], k[:, :, seen], block, last)
+        own = first if span.two_sided else len(block.keys) - len(block.queries)
+        lookup = tables.lookup(q[:, :, rows], k[:, :, seen], block, last, own)
         here = (rotated_q[:, :, rows], rotated_k[:, :, seen], v[:, :, seen])
-        blocks.append(_block(*here, lookup, window, tables.encoding.scale))
+        pairs = Seen(own, window, len(block.keys) if span.two_sided else None)
+        blocks.append(_block(*here, lookup, pairs, tables.encoding.scale))
     return torch.cat(blocks, dim=2) if len(blocks) > 1 else blocks[0]
 
 
-def _block(
-    q: Tensor, k: Tensor, v: Tensor, lookup: Lookup, window: int | None, scale: float
-) -> Tensor:
+class Seen(NamedTuple):
+    """Which keys a query sees: own is the number of the first query's own key, keys their count in
+    a two-sided model, None in a causal one."""
+
+    own: int
+    window: int | None
+    keys: int | None
+
+
+def _block(q: Tensor, k: Tensor, v: Tensor, lookup: Lookup, pairs: Seen, scale: float) -> Tensor:
     """Rotated q [B, H, T, d], k and v [B, H, S, d], of any length -> [B, H, T, d]."""
-    memory, width, narrow = k.shape[2] - q.shape[2], v.shape[3], NARROWEST - q.shape[3]
+    width, narrow = v.shape[3], NARROWEST - q.shape[3]
     wide = (F.pad(each, (0, max(0, narrow))) for each in (q, k, v))
     whole_q, whole_k, whole_v = (whole(each, 2) for each in wide)
     sizes = whole_q.shape[2], whole_k.shape[2]
@@ -115,34 +125,45 @@ def _block(
     if torch.compiler.is_compiling():  # it becomes part of what is compiled, which keeps no masks
         attend, mask_of = _attend, block_mask.__wrapped__
     else:
-        attend, mask_of = _compiled_for(*given, scale), block_mask
-    mask = mask_of(*sizes, memory, window, q.device)
+        attend = _compiled_for(*given, scale, pairs.keys is not None)
+        mask_of = block_mask
+    mask = mask_of(*sizes, pairs, q.device)
     return attend(*given, mask, scale)[:, :, : q.shape[2], :width]
 
 
 @functools.lru_cache(MASKS)
-def block_mask(
-    queries: int, keys: int, memory: int, window: int | None, device: torch.device
-) -> BlockMask:
-    """Of the last `window` keys, those up to a query's own: the (memory + i)'th.
+def block_mask(queries: int, keys: int, pairs: Seen, device: torch.device) -> BlockMask:
+    """Of the last `window` keys, those up to a query's own: the (own + i)'th. In a two-sided model
+    as many after it, up to the last that is there.
 
     queries and keys are multiples of SIDE. Nothing of [T, S] is made for it.
     """
-    reach = window or keys
-    shift, limit = (torch.tensor(n, dtype=torch.int32, device=device) for n in (memory, reach))
+    reach, there = pairs.window or keys, keys if pairs.keys is None else pairs.keys
+    two_sided = pairs.keys is not None
+    shift, limit, end = (
+        torch.tensor(n, dtype=torch.int32, device=device) for n in (pairs.own, reach, there)
+    )
 
-    def seen(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    def past(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         behind = i + shift - j
         return (behind >= 0) & (behind < limit)
 
-    first = torch.arange(0, queries, SIDE, device=device)[:, None] + memory  # of a block's queries
-    least = first - torch.arange(SIDE - 1, keys, SIDE, device=device)  # that any of them is behind
+    def around(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return ((i + shift - j).abs() < limit) & (j < end)
+
+    first = torch.arange(0, queries, SIDE, device=device)[:, None] + pairs.own  # of a block
+    last_key = torch.arange(SIDE - 1, keys, SIDE, device=device)
+    least = first - last_key  # that any query of a block is behind any key of another
     most = least + 2 * (SIDE - 1)
-    some = (most >= 0) & (least < reach)
-    full = (least >= 0) & (most < reach)
+    lowest = 1 - reach if two_sided else 0
+    some = (most >= lowest) & (least < reach) & (last_key - SIDE + 1 < there)
+    full = (least >= lowest) & (most < reach) & (last_key < there)
     listed = (*_listed(some & ~full), *_listed(full))
     return BlockMask.from_kv_blocks(
-        *listed, BLOCK_SIZE=SIDE, mask_mod=seen, seq_lengths=(queries, keys)
+        *listed,
+        BLOCK_SIZE=SIDE,
+        mask_mod=around if two_sided else past,
+        seq_lengths=(queries, keys),
     )
 
 
@@ -153,7 +174,7 @@ def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _compiled_for(
-    q: Tensor, k: Tensor, v: Tensor, lookup: Lookup, scale: float
+    q: Tensor, k: Tensor, v: Tensor, lookup: Lookup, scale: float, two_sided: bool
 ) -> Callable[..., Tensor]:
     """_attend, compiled, with room for what these arguments need.
 
@@ -168,7 +189,7 @@ def _compiled_for(
     if not training:
         sizes = (batch == 1, queries == SIDE, k.shape[2] == SIDE)
     tensors = (None if t is None else (t.dtype, t.requires_grad) for t in (q, k, v, *lookup))
-    kind = (*sizes, heads, width, v.shape[3], scale, *tensors)
+    kind = (*sizes, heads, width, v.shape[3], scale, two_sided, *tensors)
     return _compiled(kind, training, q.is_cuda)
 
 

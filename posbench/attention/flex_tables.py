@@ -31,7 +31,7 @@ class Lookup(NamedTuple):
     """For one block of queries; None where the encoding says nothing."""
 
     queries: Tensor  # [T] positions
-    keys: Tensor  # [S]
+    keys: Tensor  # [S] and the tables' lowest distance: queries - keys is a place in a table
     hidden: Tensor | None  # [B, S]
     bias: Tensor | None  # [B, H, M]
     by_query: Tensor | None  # [B, H, T, M]
@@ -44,7 +44,7 @@ class Lookup(NamedTuple):
 
     def added(self, score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """The logit of one pair, all of it scalars, from scale q' . k'."""
-        n = (self.queries[i] - self.keys[j]).clamp(min=0)  # future pairs are masked
+        n = (self.queries[i] - self.keys[j]).clamp(min=0)  # below: a causal model's future, masked
         if self.bias is not None:
             score = score + self.bias[b, h, n]
         if self.by_query is not None:
@@ -71,6 +71,7 @@ class Tables:
         self, encoding: Encoding, layer: int, span: Span, x: Tensor | None, exact: torch.dtype
     ) -> None:
         distance, self.exact = span.distances, exact
+        self.lowest = (1 - len(distance)) // 2 if span.two_sided else 0  # distance[0]
         self.encoding, self.layer, self.scale = encoding, layer, encoding.scale
         self.bias = encoding.distance_bias(distance, layer)  # [H, M]
         self.keys = encoding.distance_keys(distance, layer)  # [H, M, d]
@@ -86,24 +87,39 @@ class Tables:
             return None
         return max(SIDE, LARGEST // (batch * self.for_each_query) // SIDE * SIDE)
 
-    def lookup(self, q: Tensor, k: Tensor, block: Span, last: int) -> Lookup:
+    def lookup(self, q: Tensor, k: Tensor, block: Span, last: int, own: int) -> Lookup:
         """For un-rotated q [B, H, T, d] and k [B, H, S, d] of a block, padded to whole SIDEs.
 
-        The block's keys are those up to the last'th of the span.
+        The block's keys are those up to the last'th of the span; own is the number of the first
+        query's own among them.
         """
         q, k = (self.scale * whole(each, 2).to(self.exact) for each in (q, k))
-        reach = len(block.keys) if block.consecutive else None  # distances in the block
+        whole_table = block.two_sided or not block.consecutive
+        reach = None if whole_table else len(block.keys)  # distances in the block
         pairs = self.encoding.position_bias(block, self.layer)
         return Lookup(
             whole(block.queries, 0).int(),
-            whole(block.keys, 0).int(),
+            whole(block.keys + self.lowest, 0).int(),
             None if block.hidden is None else whole(block.hidden, 1),
             None if self.bias is None else self._bias(self.bias[:, :reach], len(q)),
             None if self.keys is None else q @ self._exact(self.keys[:, :reach]).mT,
-            None if self.queries is None else _by_key(k, self._exact(self.queries), block),
+            None if self.queries is None else self._by_key(k, len(block.queries), own),
             None if pairs is None else whole(self._exact(pairs), 2),
             *self._sums(block, last),
         )
+
+    def _by_key(self, k: Tensor, queries: int, own: int) -> Tensor:
+        """k [B, H, S, d] . Q(n) -> [B, H, S, T + SIDE - 1].
+
+        Key j, the a'th of its group of SIDE, meets query i in column i - a + SIDE - 1.
+        """
+        assert self.queries is not None
+        table = self._exact(self.queries)
+        column = torch.arange(queries + -queries % SIDE + SIDE - 1, device=k.device)
+        first = torch.arange(0, k.shape[2], SIDE, device=k.device)[:, None]  # [G, 1]
+        distance = column - (SIDE - 1) + own - first
+        place = (distance - self.lowest).clamp(0, table.shape[1] - 1)
+        return (k.unflatten(2, (-1, SIDE)) @ table[:, place].mT).flatten(2, 3)
 
     def _bias(self, bias: Tensor, batch: int) -> Tensor:
         """[H, M] -> [B, H, M]: in one that all rows shared, their gradients would queue."""
@@ -135,15 +151,3 @@ def whole(x: Tensor, dim: int) -> Tensor:
         return x
     index = torch.arange(count + -count % SIDE, device=x.device).clamp(max=count - 1)
     return x.index_select(dim, index)
-
-
-def _by_key(k: Tensor, table: Tensor, block: Span) -> Tensor:
-    """k [B, H, S, d] . Q(n) of table [H, M, d] -> [B, H, S, T + SIDE - 1].
-
-    Key j, the a'th of its group of SIDE, meets query i in column i - a + SIDE - 1.
-    """
-    queries, keys = len(block.queries), len(block.keys)
-    column = torch.arange(queries + -queries % SIDE + SIDE - 1, device=k.device)
-    first = torch.arange(0, k.shape[2], SIDE, device=k.device)[:, None]  # [G, 1]
-    distance = (column - (SIDE - 1) + keys - queries - first).clamp(0, table.shape[1] - 1)
-    return (k.unflatten(2, (-1, SIDE)) @ table[:, distance].mT).flatten(2, 3)

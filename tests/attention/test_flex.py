@@ -15,7 +15,7 @@ from torch.nn.attention import flex_attention as torch_flex
 from torch.nn.attention.flex_attention import create_block_mask
 
 from posbench.attention import KERNELS, flex_tables
-from posbench.attention.flex import block_mask, flex_attention, refused
+from posbench.attention.flex import Seen, block_mask, flex_attention, refused
 from posbench.encodings import Encoding, Shape, Span
 from posbench.encodings.deberta import DeBERTa
 from posbench.encodings.fox import FoX
@@ -211,7 +211,7 @@ def test_block_masks_are_pytorchs(
     queries: int, keys: int, memory: int, window: int | None
 ) -> None:
     """Counted from sizes here, from all the pairs there."""
-    made = block_mask(queries, keys, memory, window, torch.device("cpu"))
+    made = block_mask(queries, keys, Seen(memory, window, None), torch.device("cpu"))
     theirs = create_block_mask(made.mask_mod, None, None, queries, keys, device="cpu")
     behind = torch.arange(queries)[:, None] + memory - torch.arange(keys)
     seen = (behind >= 0) & (behind < (window or keys))
@@ -226,11 +226,11 @@ def test_block_masks_are_pytorchs(
 def test_each_length_has_a_block_mask_of_its_own() -> None:
     """attention-gym#31: one made for another length is wrong, or refused."""
     cpu = torch.device("cpu")
-    made = {n: block_mask(n, n, 0, None, cpu) for n in (128, 256, 512)}
+    made = {n: block_mask(n, n, Seen(0, None, None), cpu) for n in (128, 256, 512)}
     assert [mask.seq_lengths for mask in made.values()] == [(n, n) for n in made]
-    assert all(block_mask(n, n, 0, None, cpu) is mask for n, mask in made.items())
-    assert block_mask(256, 256, 0, 40, cpu) is not made[256]
-    assert block_mask(256, 256, 3, None, cpu) is not made[256]
+    assert all(block_mask(n, n, Seen(0, None, None), cpu) is mask for n, mask in made.items())
+    assert block_mask(256, 256, Seen(0, 40, None), cpu) is not made[256]
+    assert block_mask(256, 256, Seen(3, None, None), cpu) is not made[256]
     assert block_mask.cache_info().maxsize is not None
 
 
