@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from omegaconf import DictConfig, OmegaConf
 
 from posbench.config import checks
-from posbench.config.targets import by_current_names
+from posbench.config.targets import as_of_now
 from posbench.machine import paths
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ def load(node: DictConfig, schema: type[T]) -> T:
     """
     resolved: Any = OmegaConf.to_container(node, resolve=True)  # before types are looked at
     _find_homes(resolved)
-    resolved = by_current_names(resolved)
+    resolved = as_of_now(resolved)
     merged = OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(literal(resolved)))
     typed = OmegaConf.to_object(merged)
     assert isinstance(typed, schema)

@@ -1,7 +1,8 @@
 """Typed schemas of the configuration. Types live here, values in conf/.
 
-An encoding, a corpus and a tokenizer stay open dictionaries, because the class that `_target_`
-names defines their keys (targets.py checks them); everything else is checked against these fields.
+An encoding, a corpus, a tokenizer and an objective stay open dictionaries, because the class that
+`_target_` names defines their keys (targets.py checks them); everything else is checked against
+these fields.
 """
 
 from __future__ import annotations
@@ -113,6 +114,9 @@ class Config:
     eval: EvalConfig
     tracking: TrackingConfig
     runtime: RuntimeConfig
+    objective: dict[str, Any] = field(
+        default_factory=lambda: {"_target_": "posbench.objectives.Causal"}, kw_only=True
+    )
     dry_run: bool = field(default=False, kw_only=True)  # posbench train says what it would do
 
 

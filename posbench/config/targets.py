@@ -17,20 +17,36 @@ MOVED = {
     "posbench.tokenizer.": "posbench.corpus.tokenizer.",
 }
 
+CAUSAL = "posbench.objectives.Causal"  # what all runs were once
 
-def by_current_names(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings with every class that moved named by the module where it is now.
+# Keys that these classes were given later, each with the value that they had without it.
+ADDED = {
+    "posbench.encodings.alibi.ALiBi": {"sides": "symmetric"},
+    "posbench.encodings.randomized.RandomizedALiBi": {"sides": "symmetric"},
+}
+
+
+def as_of_now(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings that an earlier version wrote, in today's words: a class that moved is named by the
+    module where it is now, and a key that there was not has the value that makes it as it was.
 
     Groups may be nested, as in a run's configuration, or be in dotted keys, as in a tuned record.
     """
     named: dict[str, Any] = {}
     for key, value in settings.items():
+        group, dot, last = str(key).rpartition(".")
         if isinstance(value, dict):
-            named[key] = by_current_names(value)
-        elif str(key).rpartition(".")[2] == "_target_" and isinstance(value, str):
+            named[key] = as_of_now(value)
+        elif last == "_target_" and isinstance(value, str):
             named[key] = _current_name(value)
+            for new, was in ADDED.get(named[key], {}).items():
+                named.setdefault(f"{group}{dot}{new}", was)
         else:
             named[key] = value
+    if {"encoding", "train"} <= settings.keys():
+        named.setdefault("objective", {"_target_": CAUSAL})
+    elif {"encoding._target_", "train.length"} <= settings.keys():
+        named.setdefault("objective._target_", CAUSAL)
     return named
 
 

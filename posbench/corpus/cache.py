@@ -93,15 +93,16 @@ def prepare(
     tokenizer: Tokenizer,
     cache: Path | None = None,
     say: Callable[[str], None] = lambda what: None,
+    mask: bool = False,
 ) -> Corpus:
     """The corpus of a source, from the cache or made and kept there.
 
     A tokenizer that is not trained is trained on the training split; Corpus.tokenizer is it.
-    `say` is told what takes long. Raises UserError for a source without text or that changes
-    meanwhile, and a cache that cannot be written.
+    `say` is told what takes long. mask: with MASK in the vocabulary. Raises UserError for a source
+    without text or that changes meanwhile, and a cache that cannot be written.
     """
     root = cache or cache_root()
-    entry = root / "corpora" / _key(source, tokenizer)
+    entry = root / "corpora" / _key(source, tokenizer, mask)
     found = _open(entry, source, type(tokenizer))  # without the lock: it may be read-only
     if found is not None:
         return found
@@ -110,7 +111,7 @@ def prepare(
         with FileLock(f"{entry}.lock"):
             found = _open(entry, source, type(tokenizer))  # another process was first
             if found is None:
-                _make(entry, source, tokenizer, say)
+                _make(entry, source, tokenizer, say, mask)
                 found = _open(entry, source, type(tokenizer))
     except OSError as error:
         raise UserError(
@@ -121,22 +122,25 @@ def prepare(
     return found
 
 
-def _key(source: Source, tokenizer: Tokenizer) -> str:
-    return _digest([source.identity(), tokenizer.definition(), FORMAT])
+def _key(source: Source, tokenizer: Tokenizer, mask: bool) -> str:
+    special = ["mask"] if mask else []
+    return _digest([source.identity(), tokenizer.definition(), FORMAT, *special])
 
 
 def _digest(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _make(entry: Path, source: Source, tokenizer: Tokenizer, say: Callable[[str], None]) -> None:
+def _make(
+    entry: Path, source: Source, tokenizer: Tokenizer, say: Callable[[str], None], mask: bool
+) -> None:
     """Write beside, then rename: an entry is whole or not there. Needs the lock."""
     part = entry.with_suffix(".part")
     shutil.rmtree(part, ignore_errors=True)  # of a process that was killed
     part.mkdir()
     try:
-        _write(part, source, tokenizer, say)
-        if _key(source, tokenizer) != entry.name:
+        _write(part, source, tokenizer, say, mask)
+        if _key(source, tokenizer, mask) != entry.name:
             raise UserError(f"corpus {source.name}: it changed while it was read; start again")
         shutil.rmtree(entry, ignore_errors=True)
         os.rename(part, entry)
@@ -145,7 +149,9 @@ def _make(entry: Path, source: Source, tokenizer: Tokenizer, say: Callable[[str]
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _write(folder: Path, source: Source, tokenizer: Tokenizer, say: Callable[[str], None]) -> None:
+def _write(
+    folder: Path, source: Source, tokenizer: Tokenizer, say: Callable[[str], None], mask: bool
+) -> None:
     documents = source.load()
     left_out = dict(getattr(source, "left_out", {}))
     remarks = {kind: n for kind, n in (left_out | copies(documents)).items() if n}
@@ -156,6 +162,8 @@ def _write(folder: Path, source: Source, tokenizer: Tokenizer, say: Callable[[st
     if not tokenizer.trained:
         say(f"the tokenizer is trained on {size['train']:,} characters")
         tokenizer = tokenizer.train(document.text for document in documents["train"])
+    if mask:
+        tokenizer = tokenizer.with_mask()
     dtype = np.dtype(np.uint16 if tokenizer.vocabulary <= 2**16 else np.uint32)
     say(f"{sum(size.values()):,} characters become tokens")
     tokenizer.save(folder / "tokenizer.json")

@@ -9,12 +9,13 @@ from posbench.config import Config, targets
 from posbench.corpus.cache import Corpus, prepare
 from posbench.corpus.tokenizer import Tokenizer
 from posbench.errors import UserError
+from posbench.objectives import objective
 
 
 def build_corpus(config: Config, say: Callable[[str], None] = lambda what: None) -> Corpus:
     """The tokenized corpus, from the cache or made now, which `say` is told. Raises UserError."""
     source, tokenizer = _make(config.corpus, "corpus"), _make(config.tokenizer, "tokenizer")
-    return prepare(source, tokenizer, say=say)
+    return prepare(source, tokenizer, say=say, mask=objective(config).masks)
 
 
 def _make(settings: dict[str, Any], group: str) -> Any:

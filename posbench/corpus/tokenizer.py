@@ -1,11 +1,13 @@
 """Text to token ids and back, without loss: bytes, and byte-level BPE.
 
-The last id of every vocabulary is BOS. No text encodes to it: it is no entry of the BPE model,
-so "<|bos|>" in a document is seven characters like any others. V is the size of the vocabulary.
+The last id of every vocabulary is BOS, or MASK with BOS before it. No text encodes to them: they
+are no entries of the BPE model, so "<|bos|>" in a document is seven characters like any others.
+V is the size of the vocabulary.
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import re
@@ -34,10 +36,11 @@ class Tokenizer(ABC):
     """What a corpus needs of a tokenizer; `pieces` is the definition, the rest follows."""
 
     vocabulary: int
+    mask: int | None = None  # the id of MASK, for masked language models
 
     @abstractmethod
     def pieces(self) -> list[bytes]:
-        """The UTF-8 bytes each token stands for [V]; none for BOS."""
+        """The UTF-8 bytes each token stands for, BOS included, which stands for none."""
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
@@ -55,6 +58,13 @@ class Tokenizer(ABC):
     @property
     def trained(self) -> bool:
         return True
+
+    def with_mask(self) -> Self:
+        """The same with MASK as one more id, after all others."""
+        made = copy.copy(self)
+        made.__dict__.pop("_pieces", None)
+        made.mask, made.vocabulary = self.vocabulary, self.vocabulary + 1
+        return made
 
     def train(self, texts: Iterable[str]) -> Tokenizer:
         """A tokenizer fitted to the texts; self where there is nothing to fit."""
@@ -86,26 +96,31 @@ class Tokenizer(ABC):
 
     @property
     def bos(self) -> int:
-        return self.vocabulary - 1
+        return self.vocabulary - (1 if self.mask is None else 2)
 
     @property
     def hash(self) -> str:
         """sha256 of the whole definition."""
-        text = json.dumps(self.definition(), sort_keys=True, ensure_ascii=True)
+        text = json.dumps(self._whole_definition(), sort_keys=True, ensure_ascii=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def save(self, path: Path) -> None:
         """Write the definition as JSON."""
-        path.write_text(json.dumps(self.definition()), encoding="utf-8")
+        path.write_text(json.dumps(self._whole_definition()), encoding="utf-8")
 
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read what `save` wrote; ValueError or KeyError if it is not that."""
-        return cls.restore(json.loads(path.read_text(encoding="utf-8")))
+        definition = json.loads(path.read_text(encoding="utf-8"))
+        masks = definition.pop("mask", False)
+        return cls.restore(definition).with_mask() if masks else cls.restore(definition)
+
+    def _whole_definition(self) -> dict[str, Any]:
+        return self.definition() if self.mask is None else {**self.definition(), "mask": True}
 
     @cached_property
     def _pieces(self) -> list[bytes]:
-        return self.pieces()
+        return self.pieces() if self.mask is None else [*self.pieces(), b""]
 
 
 class Bytes(Tokenizer):

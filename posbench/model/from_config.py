@@ -10,6 +10,7 @@ from posbench.encodings import Encoding, Shape
 from posbench.errors import UserError
 from posbench.machine import memory
 from posbench.model import footprint, transformer
+from posbench.objectives import objective
 
 
 def shape(config: Config) -> Shape:
@@ -22,7 +23,8 @@ def shape(config: Config) -> Shape:
         raise UserError(f"model.dropout={config.model.dropout} must lie in [0, 1)")
     footprint.require_model(config.model, vocabulary=0)
     try:
-        return Shape(config.model.width, config.model.heads, config.model.layers)
+        two_sided = objective(config).two_sided
+        return Shape(config.model.width, config.model.heads, config.model.layers, two_sided)
     except ValueError as error:
         raise UserError(str(error)) from error
 
@@ -108,6 +110,7 @@ def model(config: Config, vocabulary: int) -> transformer.Transformer:
             feed_forward=config.model.feed_forward,
             dropout=config.model.dropout,
             attention=config.model.attention,
+            special=int(objective(config).masks),
         )
     except ValueError as error:
         raise UserError(str(error)) from error

@@ -70,8 +70,10 @@ class Transformer(nn.Module):
         feed_forward: int,
         dropout: float = 0.0,
         attention: str = "auto",
+        special: int = 0,
     ) -> None:
         super().__init__()
+        self.special = special  # the last ids, which other models of these tokens do not have
         self.shape = shape
         self.dropout = dropout
         self.serving = [encoding.at(layer) for layer in range(shape.layers)]
@@ -199,8 +201,13 @@ def build(
     feed_forward: int,
     dropout: float = 0.0,
     attention: str = "auto",
+    special: int = 0,
 ) -> Transformer:
-    """A model whose weights outside `encoding.` depend on the seed and the shape alone."""
+    """A model whose weights outside `encoding.` depend on the seed and the shape alone.
+
+    special: how many of the last ids have weights drawn apart, so that all others are those of a
+    model without these ids.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(_encoding_seed(seed))
         encoding = make_encoding(shape)
@@ -211,6 +218,7 @@ def build(
             feed_forward=feed_forward,
             dropout=dropout,
             attention=attention,
+            special=special,
         )
     initialise(model, torch.Generator().manual_seed(seed))
     return model
@@ -242,6 +250,10 @@ def initialise(model: Transformer, generator: torch.Generator) -> None:
             std *= depth
         elif name.startswith("tokens."):
             std /= TOKEN_SCALE
+            apart = torch.Generator().manual_seed(generator.initial_seed() + 1)
+            parameter[len(parameter) - model.special :].normal_(std=std, generator=apart)
+            parameter[: len(parameter) - model.special].normal_(std=std, generator=generator)
+            continue
         parameter.normal_(std=std, generator=generator)
     for layer, (part, _) in zip(model.layers, model.serving, strict=True):
         cast(Layer, layer).query.weight.mul_(part.query_gain)

@@ -37,7 +37,7 @@ def read(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: not valid YAML ({str(error).splitlines()[0]})") from error
     if not isinstance(loaded, dict) or not _is_plain(loaded):
         raise UserError(f"{path}: not a run's configuration")
-    return targets.by_current_names({str(key): value for key, value in loaded.items()})
+    return targets.as_of_now({str(key): value for key, value in loaded.items()})
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
@@ -85,7 +85,9 @@ def typed(path: Path) -> schemas.Config:
 
 def _targets(config: schemas.Config) -> Iterator[tuple[str, dict[str, Any]]]:
     """Every group of settings that names a class."""
-    groups = [(name, getattr(config, name)) for name in ("corpus", "tokenizer", "encoding")]
+    groups = [
+        (name, getattr(config, name)) for name in ("corpus", "tokenizer", "encoding", "objective")
+    ]
     yield from groups
     while groups:
         path, settings = groups.pop()

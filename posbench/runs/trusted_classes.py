@@ -16,7 +16,11 @@ from pathlib import Path
 
 from posbench.errors import UserError
 
-ROOTS = ("posbench.encodings.base.Encoding", "posbench.corpus.tokenizer.Tokenizer")
+ROOTS = (
+    "posbench.encodings.base.Encoding",
+    "posbench.corpus.tokenizer.Tokenizer",
+    "posbench.objectives.base.Objective",
+)
 METHODS = {"identity", "load"}  # of a Source
 
 

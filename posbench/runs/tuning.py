@@ -26,7 +26,7 @@ from posbench.runs import saved_config as saved
 from posbench.runs.run_folder import flatten, is_free
 
 LR, MULTIPLIER = "optim.lr", "encoding.optim.lr_multiplier"
-SETTINGS = ("corpus", "tokenizer", "model", "encoding", "train", "optim")
+SETTINGS = ("corpus", "tokenizer", "model", "encoding", "objective", "train", "optim")
 
 MOST_TRIALS = 10_000
 

@@ -21,6 +21,7 @@ from posbench.corpus.segments import Batch
 from posbench.machine import runtime
 from posbench.machine.distributed import ALONE, World
 from posbench.model.transformer import Transformer
+from posbench.objectives import Vocabulary, objective
 from posbench.training import checkpoint
 from posbench.training.loss import cross_entropy
 from posbench.training.optim import optimizer, positional, schedule
@@ -53,6 +54,9 @@ class Trainer:
     ) -> None:
         self.model, self.stream, self.config, self.device = model, stream, config, device
         self.autocast, self.world = autocast, world
+        self.objective = objective(config)
+        self.vocabulary = Vocabulary(len(model.tokens.weight), self.objective.masks)
+        self.objective.require(config.train.length, self.vocabulary)
         self.optimizer = optimizer(model, config.optim, positional(config))
         self.graphs = config.train.compile and config.runtime.cuda_graphs
         self.forward = model
@@ -92,10 +96,11 @@ class Trainer:
         accumulate = self.config.train.accumulate
         total = torch.zeros((), device=self.device)
         for part in range(accumulate):
-            batch = self.stream.batch(self.step * accumulate + part)
+            number = self.step * accumulate + part
+            batch = self.stream.batch(number)
             weight = len(batch.fresh[self._lanes(batch)]) / len(batch.fresh)
             with self._compiling(), self.world.adding(self.forward, last=part == accumulate - 1):
-                share = self._loss(batch) * weight / accumulate
+                share = self._loss(batch, number) * weight / accumulate
                 (share * self.world.size).backward()  # it is the mean of processes that is taken
             total += share.detach()
         self.world.sum(total)
@@ -129,10 +134,19 @@ class Trainer:
         """This process's."""
         return self.world.share(len(batch.fresh))
 
-    def _loss(self, batch: Batch) -> Tensor:
-        """The mean over this process's lanes of a batch, in nats."""
+    def _loss(self, batch: Batch, number: int) -> Tensor:
+        """The mean over the targets of this process's lanes, in nats, in the number'th batch."""
         lanes = self._lanes(batch)
-        inputs, targets = self._moved(batch.inputs[lanes]), self._moved(batch.targets[lanes])
+        example = self.objective.example(
+            batch.inputs[lanes],
+            batch.targets[lanes],
+            self.config.seed,
+            number,
+            range(lanes.start, lanes.stop),
+            self.vocabulary,
+        )
+        inputs, targets = self._moved(example.inputs), self._moved(example.targets)
+        places = None if example.places is None else self._moved(example.places)
         memory, hidden = self._recall(torch.as_tensor(batch.fresh))
         enabled = self.autocast is not None
         with torch.autocast(self.device.type, dtype=self.autocast, enabled=enabled):
@@ -140,6 +154,8 @@ class Trainer:
             if self.graphs:  # the next replay overwrites what this one returned
                 self.memory = [past.clone() for past in self.memory]
             weight = self.model.tokens.weight
+            if places is not None:
+                states = states.gather(1, places[..., None].expand(-1, -1, states.shape[2]))
             return cross_entropy(states.flatten(0, 1), weight, targets.flatten())
 
     def _moved(self, x: np.ndarray) -> Tensor:

@@ -16,7 +16,7 @@ from rich.console import Console
 from posbench import cli
 from posbench.config import ReproCommand, ReproConfig
 from posbench.config.schemas import MachineChanges
-from posbench.config.targets import by_current_names
+from posbench.config.targets import as_of_now
 from posbench.evaluation import results
 from posbench.runs import repro
 from posbench.runs.run_folder import RunFolder
@@ -111,6 +111,6 @@ def test_a_yaml_of_a_user_may_name_them_so(capsys: pytest.CaptureFixture[str]) -
     ],
 )
 def test_a_class_by_its_name_of_then(name: str, now: str) -> None:
-    assert by_current_names({"corpus": {"_target_": name}}) == {"corpus": {"_target_": now}}
-    assert by_current_names({"corpus._target_": name}) == {"corpus._target_": now}
-    assert by_current_names({"corpus": {"name": name}}) == {"corpus": {"name": name}}
+    assert as_of_now({"corpus": {"_target_": name}}) == {"corpus": {"_target_": now}}
+    assert as_of_now({"corpus._target_": name}) == {"corpus._target_": now}
+    assert as_of_now({"corpus": {"name": name}}) == {"corpus": {"name": name}}

@@ -148,7 +148,7 @@ def test_memory_is_the_segment_before_and_ends_with_the_document() -> None:
             loss = torch.nn.functional.cross_entropy(by_hand.logits(states[0]), target)
             losses.append(loss.item())
         limit = training(by_hand, 8 + 8, 1, run.dtype)
-        assert run._loss(batch).item() == pytest.approx(np.mean(losses), rel=limit)
+        assert run._loss(batch, 0).item() == pytest.approx(np.mean(losses), rel=limit)
     assert 0 < visible < 24
 
 
@@ -166,7 +166,7 @@ def test_memory_longer_than_a_segment_forgets_the_document_before() -> None:
             loss = torch.nn.functional.cross_entropy(by_hand.logits(states[0]), target)
             losses.append(loss.item())
         limit = training(by_hand, 8 + 20, 1, run.dtype)
-        assert run._loss(batch).item() == pytest.approx(np.mean(losses), rel=limit)
+        assert run._loss(batch, 0).item() == pytest.approx(np.mean(losses), rel=limit)
 
 
 @pytest.mark.parametrize("encoding", ["rope", "transformer_xl", "shaw"])

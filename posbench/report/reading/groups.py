@@ -1,7 +1,7 @@
 """Which runs can be compared, and what keeps the others apart.
 
-Corpus, tokenizer, model, training, optimizer and dtype must be the same; the encoding and its
-optimizer group are what may differ, and a learning rate that an equal tuning budget chose.
+Corpus, tokenizer, model, objective, training, optimizer and dtype must be the same; the encoding
+and its optimizer group are what may differ, and a learning rate that an equal tuning budget chose.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from posbench.errors import UserError
 from posbench.report.reading.collect import Run
 from posbench.runs.run_folder import flatten, is_free
 
-COMPARED = ("corpus", "tokenizer", "model", "train", "optim")
+COMPARED = ("corpus", "tokenizer", "model", "objective", "train", "optim")
 SHOWN = 4  # differences told in a reason
 
 
