@@ -80,7 +80,7 @@ def evaluate(node: DictConfig) -> None:
             extension,
             world,
         )
-    world.by_first(lambda: _track(trained, folder.path, corpus.name))
+    world.on_first(lambda: _track(trained, folder.path, corpus.name))
     if world.leads:
         show_runs([folder.path], console, found)
 

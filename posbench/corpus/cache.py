@@ -76,7 +76,7 @@ class Corpus:
 def cache_root() -> Path:
     """POSBENCH_CACHE, or the user's cache folder. Raises UserError where there is neither."""
     if chosen := os.environ.get("POSBENCH_CACHE"):
-        return Path(paths.typed("POSBENCH_CACHE", chosen))
+        return Path(paths.expanded("POSBENCH_CACHE", chosen))
     found = Path()
     with contextlib.suppress(RuntimeError):  # newer versions'; older ones name a folder called ~
         found = platformdirs.user_cache_path("posbench")

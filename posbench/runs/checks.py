@@ -54,7 +54,7 @@ def _check_place(run: RunConfig) -> None:
         parts = Path(name).parts
         outside = Path(name).is_absolute() or ".." in parts or os.path.expanduser(name) != name
         if not parts or outside or not all(part.strip() for part in parts):
-            raise UserError(f"{key}={paths.shown(name)} must be a path below run.root")
+            raise UserError(f"{key}={paths.shortened(name)} must be a path below run.root")
         paths.require_short(key, name, paths.LONGEST_NAME)
     place = os.path.abspath(Path(run.root) / run.experiment / run.name)
     if (size := len(os.fsencode(place))) > paths.LONGEST_PATH:

@@ -24,7 +24,7 @@ from posbench.evaluation import protocols
 from posbench.evaluation import score as evaluate
 from posbench.machine import runtime
 from posbench.runs.checks import check_evaluation
-from posbench.runs.run import make_trainer, ready
+from posbench.runs.run import make_trainer, validated
 from posbench.runs.run_folder import RunFolder
 from posbench.terminal.tables import Fitted
 from posbench.training import checkpoint
@@ -53,7 +53,7 @@ def show(configs: Sequence[Config], console: Console) -> None:
             status.update(f"measuring {name}")
             shown = ["", ""]
             try:
-                config, _ = ready(asked)
+                config, _ = validated(asked)
                 state, done = _state(config)
                 if state != "done":
                     cost = _cost(config, measured)
@@ -75,16 +75,16 @@ def show(configs: Sequence[Config], console: Console) -> None:
 def _state(config: Config) -> tuple[str, int]:
     """What is done of a run, in words and in steps. Raises UserError where it cannot go on."""
     folder = RunFolder.of(config)
-    trouble = folder.trouble(config)
-    if config.run.overwrite or trouble == "not begun":
-        return ("new" if trouble == "not begun" else "begins again"), 0
-    if trouble is None:
+    reason = folder.why_unfinished(config)
+    if config.run.overwrite or reason == "not begun":
+        return ("new" if reason == "not begun" else "begins again"), 0
+    if reason is None:
         return "done", config.train.steps
     if not folder.holds(config):
-        raise UserError(trouble)
+        raise UserError(reason)
     newest = checkpoint.latest(folder.path)
     step = 0 if newest is None else checkpoint.step_of(newest)
-    return f"{trouble}; goes on from step {step} of {config.train.steps}", step
+    return f"{reason}; goes on from step {step} of {config.train.steps}", step
 
 
 def _cost(config: Config, measured: dict[str, Cost]) -> Cost:

@@ -93,14 +93,14 @@ def replay(asked: ReproCommand, console: Console) -> Replay:
     runtime.keep_freed_memory()
     runtime.set_threads(config.runtime.threads)
     with display(console, f"{config.run.name} seed {config.seed}", steps) as shown:
-        shown.say("corpus")
+        shown.phase("corpus")
         corpus = build_corpus(config)
         if corpus.hash != folder.provenance.get("corpus_hash"):
             raise UserError(
                 f"{folder.path}: was trained on another version of corpus {corpus.name}"
             )
         trainer = make_trainer(config, corpus, device, dtype)
-        shown.say("replaying")
+        shown.phase("replaying")
         here: dict[int, Row] = {}
         for row in _steps(trainer, steps, folder):
             here[row["step"]] = row
@@ -111,14 +111,14 @@ def replay(asked: ReproCommand, console: Console) -> Replay:
             for row in rows
         ]
         if asked.repro.score:
-            shown.say("scoring")
+            shown.phase("scoring")
             pairs.append(_score(trainer, folder, corpus))
     here_now = provenance.here(device, dtype)
     if "processes" in folder.provenance:
         here_now["processes"] = 1
     machine = differences(folder.provenance, here_now)
     first, *_ = folder.parts
-    told = parts.in_words(folder.parts)
+    told = parts.described(folder.parts)
     return Replay(folder.path, steps, config.train.steps, pairs, machine, told, first["to"])
 
 

@@ -48,9 +48,9 @@ def run(config: Config, console: Console) -> RunFolder:
     world = distributed.world()
     with world.together():
         asked = config.tuned.lower()
-        config, tuned = ready(config)
+        config, tuned = validated(config)
     folder = RunFolder.of(config)
-    done = world.by_first(lambda: folder.holds(config) and folder.finished)
+    done = world.on_first(lambda: folder.holds(config) and folder.finished)
     if done and not config.run.overwrite:
         said = f"{folder.path} is finished; run.overwrite=true trains it again"
         console.print(said, markup=False)
@@ -69,16 +69,16 @@ def run(config: Config, console: Console) -> RunFolder:
             said = f"tuned, {tuned.trials} trials: {chosen}"
         console.print(f"{name}: {said}", markup=False, highlight=False)
     with display(console, name, config.train.steps) as shown:
-        shown.say("corpus")
+        shown.phase("corpus")
         with world.together():
-            corpus = build_corpus(config, lambda what: shown.say(f"corpus: {what}"))
+            corpus = build_corpus(config, lambda what: shown.phase(f"corpus: {what}"))
             check_evaluation(config.eval, corpus)
             model = f"width {config.model.width}, {config.model.layers} layers"
             with runtime.memory_for(f"the model, {model}", "try a smaller one"):
                 trainer = make_trainer(config, corpus, device, dtype, world)
             remarks = _remarks(corpus, config)
             if remarks:
-                shown.tell(f"corpus {corpus.name}: {counts(remarks)}")
+                shown.message(f"corpus {corpus.name}: {counts(remarks)}")
             origin = provenance.here(device, dtype) | {"corpus_hash": corpus.hash}
             origin |= {"corpus_remarks": remarks, "processes": world.size}
             origin["tuning"] = None if tuned is None else dataclasses.asdict(tuned)
@@ -88,7 +88,7 @@ def run(config: Config, console: Console) -> RunFolder:
     return folder
 
 
-def ready(config: Config) -> tuple[Config, tuning.Tuning | None]:
+def validated(config: Config) -> tuple[Config, tuning.Tuning | None]:
     """The configuration with what posbench tune chose for it.
 
     Raises UserError for all that shows before text is read or weights are made.
@@ -100,20 +100,20 @@ def ready(config: Config) -> tuple[Config, tuning.Tuning | None]:
     return config, tuned
 
 
-def trouble(config: Config) -> str | None:
+def why_unfinished(config: Config) -> str | None:
     """Why this run is not done; None if it is."""
     try:
-        config, _ = ready(config)
-        return RunFolder.of(config).trouble(config)
+        config, _ = validated(config)
+        return RunFolder.of(config).why_unfinished(config)
     except UserError as error:
         return str(error)
 
 
-def note(config: Config, error: Exception) -> None:
+def record_failure(config: Config, error: Exception) -> None:
     """Leave word of a failure in the run's folder, where nothing else is."""
     with contextlib.suppress(UserError):
         config, _ = tuning.applied(config)
-    RunFolder.of(config).note(config, error)
+    RunFolder.of(config).record_failure(config, error)
 
 
 def make_trainer(
@@ -154,35 +154,35 @@ def _run(
     code = 1
     try:
         trainer.seed()
-        shown.say("training")
+        shown.phase("training")
         runtime.reset_peak_memory(trainer.device)
 
         def begin(step: int) -> None:
-            if changes := place.goes_on(step, now):
-                shown.tell(f"goes on after step {step} with {', '.join(changes)}")
+            if changes := place.begin_part(step, now):
+                shown.message(f"goes on after step {step} with {', '.join(changes)}")
 
         fit(trainer, folder, shown.step, lambda row: tracker.log(row, "step"), begin)
-        world.by_first(lambda: place.trained(trainer.step))
-        shown.say("evaluating")
-        world.by_first(lambda: results.forget(folder))  # an evaluation that was cut off
+        world.on_first(lambda: place.end_part(trainer.step))
+        shown.phase("evaluating")
+        world.on_first(lambda: results.forget(folder))  # an evaluation that was cut off
         evaluate_into(
             folder,
             trainer.model,
             corpus,
             config.eval,
             trainer.device,
-            lambda result: shown.say(f"scored length {result.length}"),
+            lambda result: shown.phase(f"scored length {result.length}"),
             world=world,
         )
 
         def conclude() -> None:
             summary = summarise(trainer, folder, corpus)
             write_json(folder / "summary.json", summary)
-            shown.tell(_speed(trainer, summary))
+            shown.message(_speed(trainer, summary))
             mirror.evaluation(folder, tracker)
             mirror.checkpoint(config, folder, tracker)
 
-        world.by_first(conclude)
+        world.on_first(conclude)
         code = 0
     finally:
         tracker.finish(code)

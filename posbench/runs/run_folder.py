@@ -74,7 +74,7 @@ class RunFolder:
     def parts(self) -> list[parts.Part]:
         """Of its training. Raises UserError for what are none."""
         try:
-            return parts.of(self.provenance)
+            return parts.from_provenance(self.provenance)
         except ValueError as error:
             raise UserError(f"{self.path / 'provenance.json'}: {error}") from error
 
@@ -98,10 +98,10 @@ class RunFolder:
         """Whether the folder's run is of this configuration, but for what may differ."""
         return (self.path / "config.yaml").is_file() and not self._differences(config)
 
-    def trouble(self, config: Config) -> str | None:
+    def why_unfinished(self, config: Config) -> str | None:
         """Why the run of this configuration is not done; None if it is."""
         differences = self._differences(config) if self.status else {}
-        if not self.status or (differences and not self._got_somewhere):  # it will be replaced
+        if not self.status or (differences and not self._has_progress):  # it will be replaced
             return "not begun"
         if differences:
             return f"{self.path} holds a run of another configuration ({', '.join(differences)})"
@@ -112,12 +112,12 @@ class RunFolder:
             return f"{self._holder()} is at work on it" if self._held else "was killed"
         return f"{state}: {reason}"
 
-    def note(self, config: Config, error: Exception) -> None:
+    def record_failure(self, config: Config, error: Exception) -> None:
         """Leave word of a failure before the run had its folder, where nothing else is."""
-        if self._got_somewhere:
+        if self._has_progress:
             return
         with contextlib.suppress(UserError), self._alone(), self._writing():
-            if not self._got_somewhere:
+            if not self._has_progress:
                 self._begin(config, {})
                 self._fail(error)
 
@@ -132,7 +132,7 @@ class RunFolder:
         with self._alone():
             with self._writing():
                 clear_temporaries(self.path)
-                if self._got_somewhere and not config.run.overwrite:
+                if self._has_progress and not config.run.overwrite:
                     self._require_same(config, provenance)
                 else:
                     self._begin(config, provenance)
@@ -193,7 +193,7 @@ class RunFolder:
             ) from error
 
     @property
-    def _got_somewhere(self) -> bool:
+    def _has_progress(self) -> bool:
         return any((self.path / name).exists() for name in ("checkpoints", "results.jsonl"))
 
     def _differences(self, config: Config) -> dict[str, tuple[Any, Any]]:
@@ -212,7 +212,7 @@ class RunFolder:
                 for key, (there, asked) in differences.items()
             )
             if self.finished and all(key.startswith("eval.") for key in differences):
-                ways_out = f"score it again with posbench eval {paths.pasted(self.path)}"
+                ways_out = f"score it again with posbench eval {paths.shell_word(self.path)}"
             raise UserError(
                 f"{self.path} holds a run of another configuration: {listed}; {ways_out}"
             )
@@ -224,44 +224,46 @@ class RunFolder:
                 f"runtime.dtype is {provenance['dtype']}; set it, or {ways_out}"
             )
 
-    def goes_on(self, step: int, now: Mapping[str, object]) -> list[str]:
+    def begin_part(self, step: int, now: Mapping[str, object]) -> list[str]:
         """Training goes on after a step under what a provenance tells; what is new, in words."""
         told, before = self.provenance, self.parts
-        after = parts.going_on(before, step, now)
+        after = parts.resumed(before, step, now)
         write_json(self.path / "provenance.json", {**told, "parts": after})
         earlier = [part for part in before if part["from"] < step]
         return parts.changes(earlier[-1], after[-1]) if earlier else []
 
-    def trained(self, step: int) -> None:
+    def end_part(self, step: int) -> None:
         """The training's last part ends with a step."""
         *earlier, last = self.parts
         ended = [*earlier, {**last, "to": step}]
         write_json(self.path / "provenance.json", {**self.provenance, "parts": ended})
 
-    def say(self, state: str, reason: str | None = None, **more: object) -> None:
+    def write_status(self, state: str, reason: str | None = None, **more: object) -> None:
         write_json(self.path / "status.json", {"state": state, "reason": reason, **more})
 
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Status running, then done, interrupted or failed; a traceback goes to error.txt."""
         since = datetime.now().astimezone().isoformat(" ", "seconds")
-        self.say("running", process=os.getpid(), host=platform.node(), since=since)
+        self.write_status("running", process=os.getpid(), host=platform.node(), since=since)
         (self.path / "error.txt").unlink(missing_ok=True)
         try:
             yield
         except KeyboardInterrupt as stop:
-            self.say("interrupted", str(stop) or "interrupted")
+            self.write_status("interrupted", str(stop) or "interrupted")
             raise
         except Exception as error:
             with contextlib.suppress(OSError):  # on a full disk: the error itself is what to say
                 self._fail(error)
             raise
-        self.say("done")
+        self.write_status("done")
 
     def _fail(self, error: Exception) -> None:
         trace = "".join(traceback.format_exception(error))
         write_text(self.path / "error.txt", trace)
-        self.say("failed", str(error).splitlines()[0] if str(error) else type(error).__name__)
+        self.write_status(
+            "failed", str(error).splitlines()[0] if str(error) else type(error).__name__
+        )
 
     def _json(self, name: str) -> dict[str, Any]:
         if not (self.path / name).is_file():

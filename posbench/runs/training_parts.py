@@ -29,7 +29,7 @@ def conditions(provenance: Mapping[str, Any]) -> Part:
     return {key: told[key] for key in KEPT if told.get(key) is not None}
 
 
-def of(provenance: Mapping[str, Any]) -> list[Part]:
+def from_provenance(provenance: Mapping[str, Any]) -> list[Part]:
     """The parts; one, of what is told, where none are kept, as in older run folders.
 
     Raises ValueError for what are none.
@@ -43,7 +43,7 @@ def of(provenance: Mapping[str, Any]) -> list[Part]:
     return list(found)
 
 
-def going_on(before: Sequence[Part], step: int, now: Mapping[str, Any]) -> list[Part]:
+def resumed(before: Sequence[Part], step: int, now: Mapping[str, Any]) -> list[Part]:
     """The parts when training goes on after a step under the conditions of a provenance.
 
     Parts beyond the step are gone: their checkpoints are.
@@ -66,7 +66,7 @@ def changes(before: Part, now: Part) -> list[str]:
     ]
 
 
-def in_words(parts: Sequence[Part]) -> str:
+def described(parts: Sequence[Part]) -> str:
     """Each part's steps, and what differs among them; empty for a training in one part.
 
     "steps 1 to 400: threads 1; steps 401 to 800: threads 2"

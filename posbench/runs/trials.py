@@ -72,7 +72,7 @@ def tune(config: TuneCommand, console: Console) -> Record:
     return record
 
 
-def trouble(config: TuneCommand) -> str | None:
+def why_unfinished(config: TuneCommand) -> str | None:
     """Why an encoding's trials are not done; None if they are."""
     record = tuning.read(tuning.path(config))
     if record is None:

@@ -85,13 +85,13 @@ class Display:
         seconds = (self.steps - step) * (now - since) / (step - done)
         return f"  {seconds:.0f} s left"
 
-    def say(self, what: str) -> None:
+    def phase(self, what: str) -> None:
         """What is going on besides training."""
         self.progress.update(self.task, description=f"{self.name}: {what}")
         if not self.live:
             self.console.print(f"{self.place}{self.name}  {what}", highlight=False, markup=False)
 
-    def tell(self, what: str) -> None:
+    def message(self, what: str) -> None:
         """What is to stay."""
         self.console.print(f"{self.place}{self.name}  {what}", highlight=False, markup=False)
 

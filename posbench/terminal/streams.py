@@ -22,7 +22,7 @@ SUBSTITUTES = {
 ERRORS = "posbench.substitutes"  # the name of the codecs' error handler
 
 
-def enter() -> None:
+def prepare() -> None:
     """Once in a process that the user started."""
     _open_streams()
     substitute()

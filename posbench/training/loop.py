@@ -57,8 +57,8 @@ def fit(
     config, world = trainer.config, trainer.world
     metrics = folder / "metrics.jsonl"
     _restore(trainer, folder)
-    world.by_first(lambda: _tidy(folder, metrics, trainer.step))
-    world.by_first(lambda: begin(trainer.step))
+    world.on_first(lambda: _tidy(folder, metrics, trainer.step))
+    world.on_first(lambda: begin(trainer.step))
     for row in read_rows(metrics):
         record(row)
     trainer.model.train()
@@ -104,7 +104,7 @@ def fit(
 def _restore(trainer: Trainer, folder: Path) -> None:
     """From the newest checkpoint that is whole, if there is any; raises Damaged if none is."""
     world, damage = trainer.world, list[checkpoint.Damaged]()
-    for place in world.by_first(lambda: list(checkpoint.newest_first(folder))):
+    for place in world.on_first(lambda: list(checkpoint.newest_first(folder))):
         found: checkpoint.Damaged | None = None
         try:
             trainer.restore(place)
@@ -124,7 +124,7 @@ def _restore(trainer: Trainer, folder: Path) -> None:
 
 
 def _write(world: World, metrics: Path, row: dict[str, float]) -> None:
-    world.by_first(lambda: append_row(metrics, row))
+    world.on_first(lambda: append_row(metrics, row))
 
 
 def step_needs(train: TrainConfig) -> tuple[str, str]:

@@ -201,7 +201,7 @@ class Trainer:
                 extra[f"memory.{number:03d}"] = torch.cat(parts)
             return checkpoint.save(folder, self.step, self.model, self.optimizer, extra)
 
-        return self.world.by_first(write)
+        return self.world.on_first(write)
 
     def restore(self, folder: Path) -> None:
         """Go on from a checkpoint: to the last bit on the same machine, with as many threads and

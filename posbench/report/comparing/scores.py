@@ -119,5 +119,5 @@ def _read(folder: Path, result: Result) -> TokenLosses | None:
     try:
         return read_losses(folder, result)
     except ValueError as error:
-        again = f"score it again with posbench eval {paths.pasted(folder)}"
+        again = f"score it again with posbench eval {paths.shell_word(folder)}"
         raise UserError(f"{error}; {again}") from error

@@ -75,12 +75,12 @@ class Run:
     @property
     def parts(self) -> str:
         """What each part of the training was made on; empty where that never changed."""
-        return parts.in_words(parts.of(self.provenance))
+        return parts.described(parts.from_provenance(self.provenance))
 
     @property
     def commits(self) -> set[str]:
         """Of posbench, in all parts."""
-        return {str(part.get("commit")) for part in parts.of(self.provenance)}
+        return {str(part.get("commit")) for part in parts.from_provenance(self.provenance)}
 
     @property
     def _is_moved(self) -> bool:
