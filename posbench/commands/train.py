@@ -22,7 +22,7 @@ from posbench.runs.run_folder import RunFolder
 
 
 def _before(jobs: Sequence[Job]) -> bool:
-    """Refuse what a job would trip over later; show the jobs of a dry run, and start none."""
+    """Refuse jobs that would fail later. Shows a dry run's jobs, and returns False for it."""
     sweep.check(jobs, lambda node: validated(_config(node)))
     sweep.check_places(jobs, lambda node: RunFolder.of(_config(node)).path)
     if dry := any(job.node.dry_run for job in jobs):

@@ -52,7 +52,7 @@ def _config(node: DictConfig) -> TuneCommand:
 
 
 def show(tuned: list[tuple[TuneCommand, Record]], console: Console) -> None:
-    """What each encoding chose, and what that was worth on the validation split."""
+    """Print what each encoding chose, with the validation losses untuned and tuned."""
     rows = list[list[str]]()
     for config, record in tuned:
         chosen = record.chosen

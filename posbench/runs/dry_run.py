@@ -1,4 +1,4 @@
-"""What posbench train would do: its jobs, what is done of them, and what the rest will take.
+"""posbench train dry_run=true: the jobs, how far each is, and the time and memory of the rest.
 
 Time and memory are measured: a few steps of training, and one batch of windows of each protocol
 and length. Jobs that differ in nothing but seed and place are measured once. The corpus is
@@ -73,7 +73,7 @@ def show(configs: Sequence[Config], console: Console) -> None:
 
 
 def _state(config: Config) -> tuple[str, int]:
-    """What is done of a run, in words and in steps. Raises UserError where it cannot go on."""
+    """The state of a run, and how many steps it has done. Raises UserError if it cannot resume."""
     folder = RunFolder.of(config)
     reason = folder.why_unfinished(config)
     if config.run.overwrite or reason == "not begun":
@@ -88,7 +88,7 @@ def _state(config: Config) -> tuple[str, int]:
 
 
 def _cost(config: Config, measured: dict[str, Cost]) -> Cost:
-    """Raises UserError for what would fail in the run before its first step."""
+    """The measured cost, once for equal configurations. Raises UserError as a run would."""
     content = dataclasses.asdict(config) | {"run": None, "seed": None}
     key = json.dumps(content, sort_keys=True, default=str)
     if key not in measured:

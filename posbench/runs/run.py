@@ -41,7 +41,7 @@ Found = Callable[[Result], None]
 
 @distributed.shared()
 def run(config: Config, console: Console) -> RunFolder:
-    """Train and evaluate, or what of it is still to be done, with all processes there are.
+    """Train and evaluate in all processes; a run that began resumes, a finished one is left alone.
 
     Raises UserError; one about the configuration leaves no trace in the run's folder.
     """
@@ -89,9 +89,9 @@ def run(config: Config, console: Console) -> RunFolder:
 
 
 def validated(config: Config) -> tuple[Config, tuning.Tuning | None]:
-    """The configuration with what posbench tune chose for it.
+    """The configuration with the values that posbench tune chose for it.
 
-    Raises UserError for all that shows before text is read or weights are made.
+    Raises UserError for every mistake that can be found before text is read or weights are made.
     """
     check(config)
     config, tuned = tuning.applied(config)
@@ -101,7 +101,7 @@ def validated(config: Config) -> tuple[Config, tuning.Tuning | None]:
 
 
 def why_unfinished(config: Config) -> str | None:
-    """Why this run is not done; None if it is."""
+    """Why a run is not finished; None if it is."""
     try:
         config, _ = validated(config)
         return RunFolder.of(config).why_unfinished(config)
@@ -110,7 +110,7 @@ def why_unfinished(config: Config) -> str | None:
 
 
 def record_failure(config: Config, error: Exception) -> None:
-    """Leave word of a failure in the run's folder, where nothing else is."""
+    """Write a failure that came before the run began into its folder, unless it has results."""
     with contextlib.suppress(UserError):
         config, _ = tuning.applied(config)
     RunFolder.of(config).record_failure(config, error)
@@ -123,7 +123,7 @@ def make_trainer(
     dtype: torch.dtype,
     world: World = ALONE,
 ) -> Trainer:
-    """Everything that trains.
+    """A trainer with its model, data and optimizer.
 
     Raises UserError for an encoding with too few positions and fewer windows than processes.
     """
@@ -147,7 +147,7 @@ def make_trainer(
 def _run(
     trainer: Trainer, place: RunFolder, corpus: Corpus, shown: Display, now: dict[str, object]
 ) -> None:
-    """now: the provenance of what is still to be done."""
+    """Train, evaluate and write. now: the provenance of this process."""
     config, world, folder = trainer.config, trainer.world, place.path
     leads = world.leads
     tracker = mirror.tracker(config, folder, corpus.name) if leads else tracking.Nothing()
@@ -189,7 +189,7 @@ def _run(
 
 
 def _remarks(corpus: Corpus, config: Config) -> dict[str, int]:
-    """What of the corpus takes no part, or part twice: how much of each kind."""
+    """By kind, how much of the corpus is left out or is there twice."""
     counted = corpus.remarks | left_out(corpus.documents("train"), config.train.length)
     counted |= protocols.left_out(config.eval, corpus.documents("test"))
     return {kind: count for kind, count in counted.items() if count}
@@ -205,12 +205,10 @@ def evaluate_into(
     extension: str | None = None,
     world: World = ALONE,
 ) -> set[str]:
-    """Score every protocol and length, and probe; each result goes into the folder at once.
+    """Score every protocol and length, and probe; each result is written as soon as it is there.
 
-    Returns the hashes of what was scored, and of the trials.
-
-    All processes of world score, the first one writes. extension names what was done to the
-    trained model's context, if anything was.
+    All processes of world score, rank 0 writes. extension: the name of the context extension, if
+    there is one. Returns the hashes of the scored tokens and of the probes' trials.
     """
     hashes = set[str]()
     what = f"evaluation with eval.batch_tokens={config.batch_tokens}"
@@ -250,7 +248,7 @@ def evaluate_into(
 
 
 def summarise(trainer: Trainer, folder: Path, corpus: Corpus) -> dict[str, Any]:
-    """What the run cost and what its numbers rest on."""
+    """The content of summary.json: sizes, speed and memory of the run."""
     model, train = trainer.model, trainer.config.train
     rows = read_rows(folder / "metrics.jsonl")
     rate = statistics.median(row["tokens_per_second"] for row in rows)

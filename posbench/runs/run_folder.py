@@ -1,7 +1,7 @@
-"""A run's place is its content: <root>/<experiment>/<name>/seed<seed>.
+"""A run's folder, <root>/<experiment>/<name>/seed<seed>, and its files.
 
 config.yaml, provenance.json   written first; the latter has the commit, machine and corpus, and
-                               the parts of the training, see parts.py
+                               the parts of the training, see training_parts.py
 status.json                    running (who, since when), done, failed or interrupted (why)
 metrics.jsonl, checkpoints/    training
 results.jsonl, losses/         evaluation: typed rows, and the loss of every scored token
@@ -72,7 +72,7 @@ class RunFolder:
 
     @property
     def parts(self) -> list[parts.Part]:
-        """Of its training. Raises UserError for what are none."""
+        """The parts of its training. Raises UserError if they are damaged."""
         try:
             return parts.from_provenance(self.provenance)
         except ValueError as error:
@@ -85,7 +85,7 @@ class RunFolder:
         return loaded
 
     def typed(self) -> Config:
-        """The saved configuration, to build from; see saved.py. Raises UserError."""
+        """The saved configuration, to build from; see saved_config.py. Raises UserError."""
         return saved.typed(self._config_file())
 
     def _config_file(self) -> Path:
@@ -95,11 +95,11 @@ class RunFolder:
         return path
 
     def holds(self, config: Config) -> bool:
-        """Whether the folder's run is of this configuration, but for what may differ."""
+        """Whether the folder's run has this configuration, except for the keys of FREE."""
         return (self.path / "config.yaml").is_file() and not self._differences(config)
 
     def why_unfinished(self, config: Config) -> str | None:
-        """Why the run of this configuration is not done; None if it is."""
+        """Why the run of this configuration is not finished; None if it is."""
         differences = self._differences(config) if self.status else {}
         if not self.status or (differences and not self._has_progress):  # it will be replaced
             return "not begun"
@@ -113,7 +113,7 @@ class RunFolder:
         return f"{state}: {reason}"
 
     def record_failure(self, config: Config, error: Exception) -> None:
-        """Leave word of a failure before the run had its folder, where nothing else is."""
+        """Write a failure that came before `opened` into the folder, unless it has results."""
         if self._has_progress:
             return
         with contextlib.suppress(UserError), self._alone(), self._writing():
@@ -123,11 +123,11 @@ class RunFolder:
 
     @contextmanager
     def opened(self, config: Config, provenance: Mapping[str, object]) -> Iterator[None]:
-        """Alone in the folder, created or entered again to go on.
+        """Hold the folder's lock; the folder is created, or kept for a run that resumes.
 
         Raises UserError if another process is at work there, if it holds a run of another
-        configuration, corpus or dtype, or if it cannot be written. A run that never got anywhere,
-        without checkpoint and results, is replaced.
+        configuration, corpus or dtype, or if it cannot be written. A run without
+        checkpoints and results is replaced.
         """
         with self._alone():
             with self._writing():
@@ -140,7 +140,7 @@ class RunFolder:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Raises UserError, which names the holder, if another process has the folder."""
+        """Hold the folder's lock. Raises UserError with the holder's name if it is taken."""
         with self._writing():
             self.path.parent.mkdir(parents=True, exist_ok=True)
             lock = self._lock()
@@ -154,7 +154,7 @@ class RunFolder:
             lock.release()
 
     def _lock(self) -> FileLock:
-        """Beside the folder, which may be replaced; the system frees it when a process dies."""
+        """Its file is beside the folder, which may be replaced; a process that dies frees it."""
         return FileLock(self.path.with_name(f".{self.path.name}.lock"), timeout=0)
 
     @property
@@ -166,7 +166,7 @@ class RunFolder:
             return True
 
     def _holder(self) -> str:
-        """Who says in status.json that it is at work here, as far as is known."""
+        """The process that status.json names as running, for a message."""
         status = self.status
         if status.get("state") != "running" or "process" not in status:
             return "another process"
@@ -225,7 +225,10 @@ class RunFolder:
             )
 
     def begin_part(self, step: int, now: Mapping[str, object]) -> list[str]:
-        """Training goes on after a step under what a provenance tells; what is new, in words."""
+        """Record that training resumes after a step in a process of this provenance.
+
+        Returns what changed since the last part, in words.
+        """
         told, before = self.provenance, self.parts
         after = parts.resumed(before, step, now)
         write_json(self.path / "provenance.json", {**told, "parts": after})
@@ -233,7 +236,7 @@ class RunFolder:
         return parts.changes(earlier[-1], after[-1]) if earlier else []
 
     def end_part(self, step: int) -> None:
-        """The training's last part ends with a step."""
+        """Record the last step of the training's last part."""
         *earlier, last = self.parts
         ended = [*earlier, {**last, "to": step}]
         write_json(self.path / "provenance.json", {**self.provenance, "parts": ended})
@@ -243,7 +246,7 @@ class RunFolder:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Status running, then done, interrupted or failed; a traceback goes to error.txt."""
+        """Write the status: running, then done, interrupted or failed, with error.txt."""
         since = datetime.now().astimezone().isoformat(" ", "seconds")
         self.write_status("running", process=os.getpid(), host=platform.node(), since=since)
         (self.path / "error.txt").unlink(missing_ok=True)
@@ -278,7 +281,7 @@ class RunFolder:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings -> dotted keys."""
+    """Nested mappings as one dictionary with dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         if isinstance(value, Mapping):
