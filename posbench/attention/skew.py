@@ -44,7 +44,7 @@ def unskewed(x: Tensor) -> Tensor:
 
 
 def cut(table: Tensor, first: int, count: int, fill: float = 0.0) -> Tensor:
-    """table [H, M, ...] at distances first, first + 1, ..., so many; fill where they are < 0."""
+    """table [H, M, ...] at the `count` distances from `first` on; `fill` where they are < 0."""
     inside = table[:, max(first, 0) : first + count]
     if first >= 0:
         return inside
@@ -53,7 +53,7 @@ def cut(table: Tensor, first: int, count: int, fill: float = 0.0) -> Tensor:
 
 
 def add_cut(total: Tensor, part: Tensor, first: int) -> None:
-    """Add part [H, W, ...], of distances first and on, to total [H, M, ...]."""
+    """Add part [H, W, ...], the distances from `first` on, to total [H, M, ...]."""
     negative = max(-first, 0)
     start = max(first, 0)
     total[:, start : first + part.shape[1]] += part[:, negative:]

@@ -54,7 +54,7 @@ def main() -> None:
             train()
         finally:
             if sweep.current.folder is not None and torchrun.rank() == 0:
-                show_runs(collect.below([sweep.current.folder]), Console())
+                show_runs(collect.run_folders_below([sweep.current.folder]), Console())
 
 
 def _config(node: DictConfig) -> Config:

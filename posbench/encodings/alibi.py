@@ -1,8 +1,9 @@
 """Attention with linear biases (Press et al. 2022, arXiv 2108.12409, section 3).
 
-For a power of two of heads m_h = 2^(-8h/H), h = 1..H; otherwise the authors' code takes the
-slopes of the power of two below and fills up with every second slope of the one above. That is
-slopes="paper"; "geometric" is 2^(-8h/H) for any H, "learned" trains ln m_h from the paper's on.
+The slopes m_h, for a number of heads H that is a power of two: m_h = 2^(-8h/H), h = 1..H. For any
+other H the authors' code takes the slopes of the next lower power of two, then every second slope
+of the next higher one. That is slopes="paper"; "geometric" is 2^(-8h/H) for any H, "learned"
+trains ln m_h, starting from the paper's slopes.
 """
 
 from __future__ import annotations

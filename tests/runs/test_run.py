@@ -293,7 +293,8 @@ def test_a_sweep_with_a_failing_job(tmp_path: Path, capfd: Output) -> None:
     assert repeat[:2] == ["posbench", "train"]
     assert {"encoding=rope", "seed=2"} <= set(repeat)
     assert "-m" not in repeat
-    done = [run for run in collect.runs(collect.folders([str(tmp_path)])) if run.trouble is None]
+    found = collect.runs(collect.folders([str(tmp_path)]))
+    done = [run for run in found if run.why_incomplete is None]
     assert len(done) == 6
     assert "seeds 1, 2" in " ".join(told.out.split())
     assert cli.run(["report", f"runs=[{tmp_path}]", f"folder={tmp_path}"]) == 0
