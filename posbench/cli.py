@@ -36,8 +36,8 @@ def main() -> None:
     """Console entry point: `posbench COMMAND [key=value ...]`."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
-        streams.enter()
-        environment.enter()
+        streams.prepare()
+        environment.prepare()
         code = run(sys.argv[1:])
         sys.stdout.flush()
     except OSError as error:  # not of a command: those are told by it
@@ -69,7 +69,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _refuse(line: str) -> int:
-    """Say once, of all processes, why there is nothing to run; the exit code."""
+    """Print, from rank 0 alone, why there is nothing to run; the exit code."""
     if torchrun.rank() == 0:
         print(f"error: {line}", file=sys.stderr)
     return 2
@@ -92,7 +92,7 @@ def _dispatch(command: str, rest: list[str]) -> int:
     if torchrun.processes() > 1:
         # A DistributedDataParallel that looks for unused parameters warns where there are none.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    from posbench.hydra_app.error_lines import exit_with, interrupted
+    from posbench.hydra_app.error_lines import exit_code, interrupted
 
     asked = os.environ.get("HYDRA_FULL_ERROR")  # 1: the user wants tracebacks
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of printing and exiting
@@ -106,7 +106,7 @@ def _dispatch(command: str, rest: list[str]) -> int:
     except Exception as error:
         if asked == "1":
             raise
-        return exit_with(error)
+        return exit_code(error)
     finally:
         os.environ["HYDRA_FULL_ERROR"] = asked or "0"
     return 0

@@ -24,7 +24,7 @@ class SweepFailed(UserError):
 
 
 class Parted(BaseException):
-    """One process of several failed and the others do not know: no other job can begin."""
+    """One process of several failed without the others knowing: no further job can start."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -59,7 +59,7 @@ def nearest(name: str, choices: Iterable[str]) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """PyTorch's own class, not imported here, is for devices; on a CPU it raises RuntimeError."""
+    """Whether memory ran out. PyTorch has an error class for devices; on a CPU a message tells."""
     return (
         isinstance(error, MemoryError)
         or type(error).__name__ == "OutOfMemoryError"
@@ -68,7 +68,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def failed_import(error: BaseException) -> str | None:
-    """The library in whose import an error was raised, as for a variable that it cannot read."""
+    """The library whose import raised an error, e.g. for a variable; None: it was no import."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     modules = _modules(error)
     ours = [n for n, module in enumerate(modules) if module.partition(".")[0] == "posbench"]
@@ -85,6 +85,6 @@ def _stream(error: BaseException) -> str | None:
 
 
 def _modules(error: BaseException) -> list[str]:
-    """Of the frames that it went through, the innermost last."""
+    """Module names of the frames in its traceback, the innermost last."""
     frames = traceback.walk_tb(error.__traceback__)
     return [str(frame.f_globals.get("__name__")) for frame, _ in frames]

@@ -41,7 +41,7 @@ class Curve:
 
     @property
     def ratios(self) -> dict[int, float | None]:
-        """By length, to the perplexity at the training length; None: out of memory.
+        """By length, the ratio to the perplexity at the training length; None: out of RAM.
 
         Raises ValueError if there is none at the training length.
         """
@@ -83,7 +83,7 @@ class Publication:
         return any(c.protocol == NONOVERLAPPING and len(c.perplexities) > 1 for c in self.curves)
 
     def values(self, column: str) -> list[str]:
-        """What a column holds, each once, in order; nothing if there is no such column."""
+        """A column's distinct values, in order; empty if there is no such column."""
         return list(dict.fromkeys(row[column] for row in self.rows if column in row))
 
     def lengths(self) -> list[int]:
@@ -92,7 +92,7 @@ class Publication:
 
 
 def names() -> list[str]:
-    """Of the publications, in alphabetical order."""
+    """The names of all publications, in alphabetical order."""
     files = (file.name for file in _folder().iterdir())
     return sorted(name.removesuffix(".csv") for name in files if name.endswith(".csv"))
 

@@ -1,5 +1,9 @@
-"""Ways to compute attention, one meaning: reference.py defines it, blocked.py is the same in
-blocks of queries, fused.py is fast, flex.py is fast on CUDA."""
+"""Attention kernels, which all compute what reference.py defines.
+
+blocked.py does so in blocks of queries, fused.py fast, flex.py fast on CUDA. May import encodings
+and machine. A new kernel is a function of Attention's signature and an entry of KERNELS;
+tests/attention/test_kernels.py compares it with the reference.
+"""
 
 from __future__ import annotations
 
@@ -92,9 +96,9 @@ def _check_flex(device: torch.device | None, dropout: float) -> None:
 
 
 def _explicit(encoding: Encoding) -> str | None:
-    """The cell that keeps an encoding from the fused kernel, if one does.
+    """The cell that the fused kernel cannot compute, if the encoding fills one.
 
-    Positions with gaps have no views; what enters at the input or by rotation needs none.
+    Tables by distance are strided views, which positions with gaps (`place`) do not have.
     """
     for cell in ("scores", "position_bias"):
         if encoding.fills(cell):
@@ -103,4 +107,4 @@ def _explicit(encoding: Encoding) -> str | None:
 
 
 def _nothing(encoding: Encoding) -> None:
-    """The cells that keep an encoding from the definition."""
+    """None: reference and blocked can compute every cell."""

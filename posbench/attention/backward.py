@@ -1,13 +1,13 @@
-"""Gradients piece by piece, of the tables too: the weights are computed again from the logsumexp,
-but for short windows, which kept them (kept.py).
+"""Gradients piece by piece, those of tables too. Weights are recomputed from the logsumexp, except
+for short windows, whose weights were kept (kept.py).
 
 With P the weights, O the output, dX the gradient of X, and delta = sum_d dO O = sum_j P dP:
 
     dP = dO . (v + V(n))        dS = P (dP - delta)        summed over diagonals for the tables
 
-A row of dS sums to zero, and must: a table's direction that softmax ignores has no gradient, and
-Adam makes steps of any that it is given. O is rounded to the inputs' dtype, so in bfloat16 delta
-comes from P dP; where there are far pieces they get what is missing to zero.
+A row of dS must sum to zero: a direction of a table that softmax ignores has no gradient, and Adam
+would turn rounding errors there into full steps. O is rounded to the inputs' dtype, so in bfloat16
+delta is computed from P dP; far pieces, if any, get the remainder that makes the sum zero.
 
 Shapes: H heads, B batch, T queries, C queries and K columns of a piece, W distances in it, d head
 width.
@@ -118,7 +118,7 @@ class Sums:
 
 
 class Gradients(Sums):
-    """Of an answer: out [H, B, T, d], and the logsumexps [H, B, T] of its logits."""
+    """Gradients from a forward pass's answer: outputs [H, B, T, d] and logsumexps [H, B, T]."""
 
     def __init__(
         self, t: Terms, answer: tuple[Tensor, Tensor], grad: Tensor, plan: Plan, learned: bool
@@ -175,7 +175,7 @@ class Gradients(Sums):
         return [(rest - share * product, weight - share), (share * product, share)]
 
     def _all_near(self, pieces: list[Piece]) -> None:
-        """Where all keys of the rows are written out; more than one piece is computed twice."""
+        """Gradients of a block without a far piece; with several pieces each is computed twice."""
         made = [self._weights(piece) for piece in pieces[:1]]
         others = (self._weights(piece) for piece in pieces[1:])
         sums = [(w.sum(-1), torch.linalg.vecdot(w, dp)) for w, dp in (*made, *others)]
@@ -193,13 +193,13 @@ class Gradients(Sums):
         return weights, self.by_weight(piece)
 
     def _fixed(self, piece: Piece) -> None:
-        """A mask that wants no gradient."""
+        """Gradients of a near piece whose mask needs none."""
         here = mask(self.t, piece, self.plan)
         q, out = (x[:, :, piece.rows] for x in (self.t.q, self.out))
         self._add(piece, q, out, self.total[:, :, piece.rows], here)
 
     def _far(self, piece: Piece, rest: Tensor, weight: Tensor) -> None:
-        """All logits of a query are moved by one number, all values by one vector."""
+        """Gradients of a far piece: one number shifts a query's logits, one vector all values."""
         sums, rows = self.sums, piece.rows
         assert self.plan.clip is not None
         place = piece.far * self.plan.clip - self.plan.lowest
@@ -263,7 +263,7 @@ def flash_backward(
 def returned(
     terms: Terms, wanted: Sequence[bool], parts: Sequence[dict[str, Tensor]]
 ) -> Iterator[Tensor | None]:
-    """The gradient of each term that wants one, from those of some rows of the batch each."""
+    """The gradient of each term that needs one, joined from parts over rows of the batch."""
     for name, x, want in zip(Terms._fields, terms, wanted, strict=True):
         some = [part[name] for part in parts] if x is not None and want else []
         yield _joined(name, some).to(x.dtype) if x is not None and some else None

@@ -1,8 +1,8 @@
-"""The definition, one block of queries at a time: memory for [rows, S], not for [T, S].
+"""reference.py, one block of queries at a time: RAM for [rows, S], not for [T, S].
 
-For whatever no fused kernel can take: the cells `scores` and `position_bias`, positions with
-gaps, dropout of the weights. In training, where there is more than one block, each is computed
-again for its gradient, so memory is for one block there, too.
+Serves what no fused kernel can: the cells `scores` and `position_bias`, positions with gaps,
+dropout of the weights. In training with several blocks each is recomputed for its gradient, so
+there too only one block is in RAM.
 
 Shapes: B batch, H heads, T queries, S keys, D width, d head width.
 """

@@ -1,7 +1,7 @@
 """What an encoding adds to attention: operations, and bytes of tables and masks.
 
-Using a cell is counted by formula, what the cell computes by itself as its code runs. All pairs of
-a query and a key count, those that the mask hides too.
+What a cell computes itself is counted by running its code, how attention uses it by formula. All
+pairs of a query and a key count, even those that the mask hides. "Memory" is segment memory.
 
 H heads, d head width, D = H d, T queries, S keys (memory and T), M distances, C queries a block.
 """
@@ -28,7 +28,7 @@ ADDED = {"distance_bias": 1, "position_bias": 1, "decay": 2}  # a decay is a dif
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """Operations of all layers; bytes of one, as the kernel runs and with [T, S] written out."""
+    """Operations in all layers; bytes in one, as the kernel runs or with [T, S] written out."""
 
     what: str
     operations: int
@@ -47,7 +47,7 @@ def costs(encoding: Encoding, length: int, kernel: str = "auto") -> list[Cost]:
 
 
 def _plain(layers: list[tuple[Layer, int]]) -> Cost:
-    """Its two products; a fused kernel never holds logits."""
+    """The two matrix products of plain attention; a fused kernel never holds logits."""
     return Cost(
         "plain attention",
         sum(2 * layer.product * count for layer, count in layers),
@@ -93,13 +93,13 @@ class Layer:
         self.product = 2 * self.pairs * self.d
 
     def operations(self, cell: str) -> int:
-        """To compute what the cell says, and to use it."""
+        """Operations to compute the cell and to use it."""
         used = self.product if cell in VECTORS else 0
         added = ADDED.get(cell, 0) + (cell in VECTORS and cell != "distance_values")
         return used + added * self.pairs + self.making(cell)
 
     def making(self, cell: str) -> int:
-        """To compute what the cell says, for one window."""
+        """Operations to compute the cell, for one window."""
         blocks = self.length / self.block if cell in BY_PAIR else 1
         return round(blocks * operations(self._call(cell)))
 

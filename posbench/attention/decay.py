@@ -1,4 +1,4 @@
-"""What the tokens between a key and a query add to their logit.
+"""The cell `decay`: what the tokens between a key and a query add to the logit of the two.
 
 Shapes: B batch, H heads, T queries, S keys, D width.
 """

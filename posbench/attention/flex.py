@@ -36,9 +36,9 @@ MASKS = 64  # block masks kept
 
 
 def refused(encoding: Encoding) -> str | None:
-    """The cell that keeps an encoding from this kernel, if one does.
+    """The cell that this kernel cannot compute, if the encoding fills one.
 
-    It gives out no weights for V(n). Among positions with gaps a key can meet any distance.
+    FlexAttention returns no weights, which V(n) needs; k . Q(n) needs positions without gaps.
     """
     if encoding.fills("scores"):
         return "scores"
@@ -63,8 +63,8 @@ def flex_attention(
 ) -> Tensor:
     """q [B, H, T, d], k and v [B, H, S, d], un-rotated -> [B, H, T, d].
 
-    On CUDA, where FlexAttention sums in float32, what is turned in float64 goes to the others.
-    Raises ValueError for an encoding that it cannot serve, and for dropout.
+    On CUDA, where FlexAttention sums in float32, float64 inputs go to the other kernels. Raises
+    ValueError for an encoding that FlexAttention cannot serve, and for dropout.
     """
     encoding, layer = encoding.at(layer)
     if (cell := refused(encoding)) is not None:
@@ -133,10 +133,10 @@ def _block(q: Tensor, k: Tensor, v: Tensor, lookup: Lookup, pairs: Seen, scale: 
 
 @functools.lru_cache(MASKS)
 def block_mask(queries: int, keys: int, pairs: Seen, device: torch.device) -> BlockMask:
-    """Of the last `window` keys, those up to a query's own: the (own + i)'th. In a two-sided model
-    as many after it, up to the last that is there.
+    """The mask: query i sees the last `window` keys up to its own, key number own + i; in a
+    two-sided model as many after it, of the keys that are there.
 
-    queries and keys are multiples of SIDE. Nothing of [T, S] is made for it.
+    queries and keys are multiples of SIDE. No [T, S] matrix is made.
     """
     reach, there = pairs.window or keys, keys if pairs.keys is None else pairs.keys
     two_sided = pairs.keys is not None
@@ -168,7 +168,7 @@ def block_mask(queries: int, keys: int, pairs: Seen, device: torch.device) -> Bl
 
 
 def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """Of each row of a matrix of bool, how many are True, and where, these first."""
+    """For each row of a boolean matrix: how many are True, and all indices, True first."""
     where = blocks.int().argsort(dim=-1, descending=True, stable=True)
     return blocks.sum(-1, dtype=torch.int32)[None, None], where.int()[None, None]
 

@@ -41,7 +41,7 @@ def _far(t: Terms, piece: Piece, plan: Plan) -> Part:
 
 
 def far_terms(t: Terms, piece: Piece, plan: Plan) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Of a far piece: queries, what is added to all logits of a row [H, B, C], and to all values.
+    """For a far piece: queries, what is added to a query's logits [H, B, C], and to all values.
 
     q . k + k . Q is (q + Q) . k: content_k is k wherever there are far pieces.
     """

@@ -1,4 +1,4 @@
-"""Fused attention for every cell but `scores` and `position_bias`, in memory for one piece.
+"""Fused attention for every cell but `scores` and `position_bias`, with RAM for one piece.
 
 Where distance alone decides, a mask is a strided view (skew.py); where it says nothing beyond a
 clip, there is no mask at all (pieces.py). What is left to do is torch's fused kernel, forward and
@@ -130,7 +130,7 @@ def takes_dropout(encoding: Encoding) -> bool:
 
 
 def planned(encoding: Encoding, span: Span) -> Plan:
-    """How it is gone through where masks are views: in large blocks."""
+    """The Plan of one layer where all masks are views: large blocks of queries."""
     queries, keys, window = len(span.queries), len(span.keys), encoding.window
     window = window if window is not None and window < keys else None
     hidden = None if span.hidden is None else span.hidden.flip(-1)
@@ -161,7 +161,7 @@ def _reach(keys: int, clip: int | None) -> int:
 
 
 def by_rows(plan: Plan, heads: int, batch: int) -> tuple[Plan, list[slice]]:
-    """Where more than views is built: smaller blocks, and a few rows of the batch at a time."""
+    """The Plan where masks or weights are built: smaller blocks, a few rows of the batch each."""
     block = min(TABLE_BLOCK, max(TABLE_BLOCK // 4, plan.queries // 8))
     tile = max(block, BUILT // (heads * block))
     sides = 2 if plan.two_sided else 1
@@ -173,7 +173,7 @@ def by_rows(plan: Plan, heads: int, batch: int) -> tuple[Plan, list[slice]]:
 
 
 def distances(plan: Plan, span: Span) -> Tensor:
-    """plan.lowest, ... up to the largest that a near piece has, or a far one needs."""
+    """The distances plan.lowest, ... that tables are computed for: all that pieces read."""
     return torch.arange(plan.lowest, _reach(plan.keys, plan.clip), device=span.keys.device)
 
 
@@ -212,7 +212,7 @@ def _terms(rotated: tuple[Tensor, Tensor, Tensor], tables: Mapping[str, Tensor])
 
 
 def _row_by_row(x: Tensor) -> Tensor:
-    """torch's kernel, called as it is here, takes a row's numbers to lie together."""
+    """x with contiguous rows, which torch's kernel, called directly, relies on."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
 

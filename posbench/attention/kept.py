@@ -1,6 +1,6 @@
-"""Short windows: backward is given the weights, which are few, and need not compute them again.
+"""Attention in short windows: the few weights are kept for backward instead of recomputed.
 
-Each block is one near piece, with all keys that its queries see.
+Each block of queries is one near piece, with all keys that its queries see.
 
 Shapes: H heads, B batch, T queries, C queries and K columns of a piece, d head width.
 """

@@ -1,4 +1,4 @@
-"""Operations counted while they happen."""
+"""Floating-point operations of a call, counted while it runs."""
 
 from __future__ import annotations
 
@@ -51,6 +51,6 @@ def _is_arithmetic(func: Any, name: str) -> bool:
 
 
 def _numbers(values: object) -> int:
-    """Those of the largest tensor, read or written; none where nothing is floating-point."""
+    """The size of the largest floating-point tensor read or written; 0 without one."""
     tensors = [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
     return max((t.numel() for t in tensors if t.is_floating_point()), default=0)

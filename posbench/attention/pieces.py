@@ -1,13 +1,13 @@
-"""How one layer's attention is cut: blocks of queries, and of each block pieces of keys.
+"""How one layer's attention is cut: into blocks of queries, each into pieces of keys.
 
 Keys are in reversed order, c = S - 1 - j, so that the distance of query i and column c is
 
     n = i + c - (T - 1)
 
 and grows by one with each: a table over distances is a strided view of a piece (skew.py). What a
-piece holds is bounded, so memory is for one piece, whatever the lengths. A causal model's pieces
-begin at the last query's own key: the columns before it are the future, only seen in two-sided
-models.
+piece holds is bounded, so RAM use is that of one piece, whatever the lengths. A causal model's
+pieces begin at the last query's own key: the columns before it are the future, which only a
+two-sided model sees.
 
 Shapes: T queries, S keys, M distances.
 """
@@ -83,7 +83,7 @@ class Plan:
             yield list(self._pieces(first, min(first + self.block, self.queries)))
 
     def batch(self, rows: slice) -> Plan:
-        """The same for some rows of the batch."""
+        """This plan for some rows of the batch."""
         return self if self.hidden is None else dataclasses.replace(self, hidden=self.hidden[rows])
 
     def _pieces(self, first: int, last: int) -> Iterator[Piece]:

@@ -1,4 +1,4 @@
-"""Logits in full precision, whatever the autocast dtype."""
+"""Helpers that keep logits in float32 or better, whatever the autocast dtype."""
 
 from __future__ import annotations
 

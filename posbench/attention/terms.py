@@ -53,7 +53,7 @@ class Terms(NamedTuple):
         return self._replace(**some)
 
     def exact(self) -> Terms:
-        """The same in float32 at least."""
+        """These terms in float32 at least."""
         return Terms._make(None if t is None else t.to(precise(t.dtype)) for t in self)
 
 

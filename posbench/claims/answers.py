@@ -1,4 +1,4 @@
-"""What a comparison of runs says, in words."""
+"""The figures that measured claims rest on, as text."""
 
 from __future__ import annotations
 

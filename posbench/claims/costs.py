@@ -1,7 +1,8 @@
-"""What encodings cost, from finished runs of one machine: speed, and peak memory.
+"""What encodings cost in speed and peak RAM, from finished runs of one machine.
 
-On a CPU the peak is the whole process's, and schemes that leave attention as it is already differ
-by a sixth in it: what is dearer must be dearer than all of these.
+On a CPU the peak is that of the whole process, and differs by a sixth even between schemes that
+leave attention unchanged: a scheme costs more only if it exceeds all of these. Only "tokens of
+memory" (memory_length) means Transformer-XL's segment memory.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from posbench.encodings.sinusoidal import Sinusoidal
 from posbench.encodings.t5 import T5Bias
 from posbench.encodings.transformer_xl import TransformerXL
 
-DEARER = 1.1  # timings of one run repeat within a few percent on a quiet machine
+DEARER = 1.1  # cost ratio that counts; timings of one run repeat within a few percent
 MIB = 2**20
 
 Figures = Iterable[tuple[str, float | None]]
 
 
 def xl_speed(found: Evidence) -> Answer | None:
-    """Against the slowest of the plain ones."""
+    """Transformer-XL against the slowest encoding that leaves attention unchanged."""
     if (used := _xl_and_plain(found)) is None:
         return None
     xl, *plain = used
@@ -36,7 +37,7 @@ def xl_speed(found: Evidence) -> Answer | None:
 
 
 def xl_weight(found: Evidence) -> Answer | None:
-    """Against the heaviest of the plain ones."""
+    """Transformer-XL against the largest peak RAM of those that leave attention unchanged."""
     if (used := _xl_and_plain(found)) is None:
         return None
     xl, *plain = used
@@ -56,7 +57,7 @@ def deberta_most(found: Evidence) -> Answer | None:
 
 
 def bias_cost(found: Evidence) -> Answer | None:
-    """Every scalar bias slower than RoPE."""
+    """Whether every scalar bias is slower than RoPE."""
     rope = found.one(RoPE)
     biases = [m for m in (found.one(T5Bias), found.one(ALiBi, slopes="paper")) if m is not None]
     if rope is None or not biases or not _one_machine([rope, *biases, *_plain(found)]):
@@ -67,7 +68,7 @@ def bias_cost(found: Evidence) -> Answer | None:
 
 
 def _xl(found: Evidence) -> Measured | None:
-    """Without memory where it was run: with one it looks at more keys than the others."""
+    """Transformer-XL, if possible without segment memory, which gives it more keys than others."""
     return found.one(TransformerXL, memory_length=0) or found.one(TransformerXL)
 
 

@@ -1,7 +1,7 @@
-"""Finished runs as what claims rest on: encodings, known by their class, in one table.
+"""Finished runs as evidence for claims: the encodings of one table, found by their class.
 
-Which runs can be compared is the report's to say (report/groups.py); only the same scored tokens
-at every length are evidence of extrapolation.
+report/reading/groups.py says which runs can be compared. Only the protocol that scores the same
+tokens at every length is evidence of extrapolation.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Evidence:
         return [measured for measured in self.encodings if measured.made_of(kind, **settings)]
 
     def one(self, kind: type[Encoding], **settings: Any) -> Measured | None:
-        """The best at the training length, where there are several."""
+        """The encoding of that class and settings; of several, the best at the training length."""
         found = [m for m in self.all(kind, **settings) if self.train_length in m.perplexity]
         return min(found, key=self.trained, default=None)
 
@@ -106,7 +106,7 @@ class Evidence:
 
 def evidence(runs: Sequence[Run]) -> list[Evidence]:
     """The comparable sets of finished runs, those with the most encodings first."""
-    done = {str(run.folder): run for run in runs if run.trouble is None and run.summary}
+    done = {str(run.folder): run for run in runs if run.why_incomplete is None and run.summary}
     rows = [_row(run) for run in done.values()]
     made = [
         _evidence(group, targets)
@@ -117,7 +117,7 @@ def evidence(runs: Sequence[Run]) -> list[Evidence]:
 
 
 def _row(run: Run) -> Run:
-    """The run, as trained, under one protocol."""
+    """The run with its results under PROTOCOL without extension alone."""
     kept = [r for r in run.results if r.protocol == PROTOCOL and r.extension is None]
     return dataclasses.replace(run, results=kept)
 

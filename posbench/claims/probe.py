@@ -58,7 +58,7 @@ def logits(encoding: Encoding, q: Tensor, k: Tensor, start: int = 0) -> Tensor:
 
 
 def last_layer(encoding: Encoding) -> int:
-    """Not the first, so that a wrong number of the layer shows."""
+    """The last layer's number; layer 0 would hide a wrong layer number."""
     return encoding.shape.layers - 1
 
 
@@ -86,12 +86,12 @@ def shown(difference: float) -> str:
 
 
 def within(difference: float) -> str:
-    """The same, of two things that should be equal."""
+    """In print, the difference of two tensors that should be equal."""
     return f"within {EXACT:.0e}" if difference < EXACT else f"off by {shown(difference)}"
 
 
 def moved(encoding: Encoding) -> tuple[int, float]:
-    """How far a window was moved, within the table if there is one, and what that changed."""
+    """How many tokens a window is moved by (within max_length), and the change that makes."""
     limit = encoding.max_length
     length = LENGTH if limit is None else max(1, min(LENGTH, limit // 2))
     far = FAR if limit is None else min(FAR, limit - length)

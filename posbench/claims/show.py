@@ -26,7 +26,7 @@ def in_order(verdicts: Iterable[Verdict]) -> list[Verdict]:
 
 
 def terminal(verdicts: Sequence[Verdict]) -> Fitted:
-    """A part of a claim a row."""
+    """The verdicts as a table, a row for each part of a claim."""
     rows, before = list[list[str | Text]](), None
     for verdict in verdicts:
         figure = Text(verdict.figure)

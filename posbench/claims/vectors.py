@@ -1,4 +1,4 @@
-"""Claims 4, 5 and 7: schemes with vectors in the score. The terms are computed a second time.
+"""Claims 4, 5 and 7: schemes with vectors in the score, whose terms are recomputed here.
 
 Shapes: H heads, M distances, D width, d head width.
 """
@@ -144,7 +144,7 @@ def deberta_scale(encoding: Encoding) -> Finding:
 
 
 def deberta_sides(encoding: Encoding) -> Finding:
-    """Were they symmetric, query and key could change places."""
+    """Swapping query and key must change the score: the two terms differ."""
     q, k = probe.contents(encoding)
     q, k = (x[:, :, :1].expand_as(x) for x in (q, k))  # one query, one key at every position
     change = probe.apart(probe.logits(encoding, q, k), probe.logits(encoding, k, q))
@@ -163,7 +163,7 @@ def _projected(encoding: TransformerXL, distance: Tensor) -> Tensor:
 
 
 def _u_and_v(encoding: TransformerXL) -> tuple[Tensor, Tensor]:
-    """[H, d] each: the last layer's, or everyone's."""
+    """u and v of the last layer, [H, d] each; shared ones where the layers share them."""
     return encoding.u[-1], encoding.v[-1]
 
 

@@ -1,4 +1,4 @@
-"""What is said of a claim, and why."""
+"""Verdict: whether a claim holds, and the numbers behind that."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from posbench.training.optim import positional
 @command("eval")
 @distributed.shared()
 def evaluate(node: DictConfig) -> None:
-    """With all processes there are."""
+    """Score a run in all processes."""
     world = distributed.world()
     asked = schemas.load(node, schemas.EvalCommand)
     console = world.console()
@@ -80,7 +80,7 @@ def evaluate(node: DictConfig) -> None:
             extension,
             world,
         )
-    world.by_first(lambda: _track(trained, folder.path, corpus.name))
+    world.on_first(lambda: _track(trained, folder.path, corpus.name))
     if world.leads:
         show_runs([folder.path], console, found)
 
@@ -91,7 +91,7 @@ def main() -> None:
 
 
 def _track(trained: Config, folder: Path, corpus: str) -> None:
-    """What the folder now has, told to the tracker that was told of the training."""
+    """Log the folder's rows to the tracker that has the training's."""
     tracker = mirror.tracker(trained, folder, corpus)
     code = 1
     try:
@@ -104,7 +104,7 @@ def _track(trained: Config, folder: Path, corpus: str) -> None:
 
 
 def _label(settings: dict[str, Any]) -> str:
-    """How the report names an extension: the choice, its factor, and what else was asked for."""
+    """The name of an extension in the report: its choice, factor, and other overrides."""
     hydra = HydraConfig.get()
     words = [str(hydra.runtime.choices["extension"])]
     if settings.get("factor", 1) != 1:

@@ -51,7 +51,7 @@ def _list(publications: Sequence[Publication]) -> Fitted:
 
 
 def _tables(publication: Publication) -> list[Fitted]:
-    """One for each corpus, training length, protocol and size of model."""
+    """A table for each corpus, training length, protocol and model size."""
     if not publication.curves:
         return [_as_it_stands(publication)]
     groups: dict[tuple[str, int, str, int], list[Curve]] = defaultdict(list)
@@ -62,7 +62,7 @@ def _tables(publication: Publication) -> list[Fitted]:
 
 
 def _by_length(curves: Sequence[Curve]) -> Fitted:
-    """Lengths down, encodings across: perplexity, and its ratio to the training length."""
+    """Rows of lengths, columns of encodings: perplexity and its ratio to the training length."""
     first = curves[0]
     title = (
         f"{first.corpus} {first.split}, {first.parameters / 1e6:,.0f}M parameters, "
@@ -100,7 +100,7 @@ def _cell(curve: Curve, length: int) -> str:
 
 
 def _as_it_stands(publication: Publication) -> Fitted:
-    """The columns of a file that holds no perplexity by length; a single value stands above."""
+    """The file's own columns, if it has no perplexity by length; constant ones as a line above."""
     kinds = {name: publication.values(name) for name in publication.rows[0] if name != "source"}
     same = [f"{_words(name)} {found[0]}" for name, found in kinds.items() if len(found) == 1]
     columns = [name for name, found in kinds.items() if len(found) > 1]

@@ -1,4 +1,4 @@
-"""posbench repro: a run's first steps again, from its own folder; the same numbers here?"""
+"""posbench repro: replay a run's first steps and compare the numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from posbench.runs.repro import Pair, Replay, replay
 
 
 class Differs(UserError):
-    """The numbers are not the run's."""
+    """The replay's numbers differ from the run's."""
 
 
 @command("repro")
@@ -45,7 +45,7 @@ def _differing(done: Replay) -> dict[str, list[Pair]]:
 
 
 def _numbers(done: Replay) -> Table:
-    """Where each number differs first, and by how much there and at most."""
+    """For each quantity the first step that differs, by how much, and the largest difference."""
     table = Table(title="numbers that differ", box=box.SIMPLE)
     table.add_column("")
     for header in ("first at step", "the run's", "here", "relative", "largest"):

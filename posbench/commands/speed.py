@@ -1,4 +1,4 @@
-"""posbench speed: tokens/s, peak memory and what the machine could do; -m puts many in a table."""
+"""posbench speed: tokens/s, peak memory and share of the machine's limits; -m sweeps."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def _baseline(name: str) -> settings.Subject:
-    """The same command line with this encoding. Raises UserError."""
+    """The command's configuration with the baseline's encoding. Raises UserError."""
     if name not in (known := compose.names()):
         hint = nearest(name, known)
         raise UserError(f"speed.baseline={name}: there is no such encoding{hint}")

@@ -12,36 +12,36 @@ from posbench import config as schemas
 from posbench.config import Config
 from posbench.hydra_app import launcher, sweep
 from posbench.hydra_app.command import command
-from posbench.hydra_app.sweep import Habits, Job
+from posbench.hydra_app.sweep import Job, SweepHooks
 from posbench.machine import distributed, torchrun
 from posbench.report.reading import collect
 from posbench.report.show import show_runs
 from posbench.runs import dry_run
-from posbench.runs.run import note, ready, run, trouble
+from posbench.runs.run import record_failure, run, validated, why_unfinished
 from posbench.runs.run_folder import RunFolder
 
 
 def _before(jobs: Sequence[Job]) -> bool:
-    """Refuse what a job would trip over later; show the jobs of a dry run, and start none."""
-    sweep.check(jobs, lambda node: ready(_config(node)))
+    """Refuse jobs that would fail later. Shows a dry run's jobs, and returns False for it."""
+    sweep.check(jobs, lambda node: validated(_config(node)))
     sweep.check_places(jobs, lambda node: RunFolder.of(_config(node)).path)
     if dry := any(job.node.dry_run for job in jobs):
         configs = [_config(job.node) for job in jobs]
-        distributed.world().by_first(lambda: dry_run.show(configs, Console()))
+        distributed.world().on_first(lambda: dry_run.show(configs, Console()))
     return not dry
 
 
-@command("train", Habits(_before, lambda node: trouble(_config(node))))
+@command("train", SweepHooks(_before, lambda node: why_unfinished(_config(node))))
 def train(node: DictConfig) -> None:
     launcher.enter_folder()
     console, config = distributed.world().console(), _config(node)
     if node.dry_run:
-        return distributed.world().by_first(lambda: dry_run.show([config], console))
+        return distributed.world().on_first(lambda: dry_run.show([config], console))
     try:
         folder = run(config, console)
     except Exception as error:
         if launcher.in_multirun() and torchrun.rank() == 0:
-            note(config, error)
+            record_failure(config, error)
         raise
     if not launcher.in_multirun() and torchrun.rank() == 0:
         show_runs([folder.path], console)
@@ -54,7 +54,7 @@ def main() -> None:
             train()
         finally:
             if sweep.current.folder is not None and torchrun.rank() == 0:
-                show_runs(collect.below([sweep.current.folder]), Console())
+                show_runs(collect.run_folders_below([sweep.current.folder]), Console())
 
 
 def _config(node: DictConfig) -> Config:

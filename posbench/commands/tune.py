@@ -11,10 +11,10 @@ from posbench import config as schemas
 from posbench.config import TuneCommand
 from posbench.hydra_app import launcher, sweep
 from posbench.hydra_app.command import command
-from posbench.hydra_app.sweep import Habits, Job
+from posbench.hydra_app.sweep import Job, SweepHooks
 from posbench.model import from_config
 from posbench.runs import trials, tuning
-from posbench.runs.run import ready
+from posbench.runs.run import validated
 from posbench.runs.tuning import Record
 from posbench.terminal.tables import Fitted
 
@@ -22,12 +22,12 @@ _done: list[TuneCommand] = []  # in this process
 
 
 def _before(jobs: Sequence[Job]) -> bool:
-    sweep.check(jobs, lambda node: ready(_config(node)))
+    sweep.check(jobs, lambda node: validated(_config(node)))
     sweep.check_places(jobs, lambda node: tuning.path(_config(node)))
     return True
 
 
-@command("tune", Habits(_before, lambda node: trials.trouble(_config(node))))
+@command("tune", SweepHooks(_before, lambda node: trials.why_unfinished(_config(node))))
 def tune(node: DictConfig) -> None:
     launcher.enter_folder()
     config = _config(node)
@@ -41,7 +41,7 @@ def main() -> None:
         tune()
     finally:
         asked = [_config(job.node) for job in sweep.current.jobs] or _done
-        done = [config for config in asked if trials.trouble(config) is None]
+        done = [config for config in asked if trials.why_unfinished(config) is None]
         records = [(config, tuning.read(tuning.path(config))) for config in done]
         if found := [(config, record) for config, record in records if record is not None]:
             show(found, Console())
@@ -52,7 +52,7 @@ def _config(node: DictConfig) -> TuneCommand:
 
 
 def show(tuned: list[tuple[TuneCommand, Record]], console: Console) -> None:
-    """What each encoding chose, and what that was worth on the validation split."""
+    """Print what each encoding chose, with the validation losses untuned and tuned."""
     rows = list[list[str]]()
     for config, record in tuned:
         chosen = record.chosen

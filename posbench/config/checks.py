@@ -22,31 +22,32 @@ def require_usable(tree: Any) -> None:
             continue
         if any(unicodedata.category(character) in UNUSABLE for character in value):
             raise UserError(f"{key}={value!r} has characters that are no text")
-        if (name := confidential.within(value)) is not None:
+        if (name := confidential.secret_in(value)) is not None:
             raise UserError(f"{key} holds the secret in {name}, and it would be written down")
 
 
 def require_flat(key: str, value: object) -> None:
-    """Raise UserError for a list in a list, of which omegaconf does not look at the types."""
+    """Raise UserError for a list in a list: omegaconf does not check the types of those."""
     if isinstance(value, list) and any(isinstance(each, (list, dict)) for each in value):
         raise UserError(f"{key}={value} must be a list of plain values, as in [1,2]")
 
 
 def require_types(values: Mapping[str, Any], types: Mapping[str, Any]) -> None:
-    """Raise ValueError for a value of another type, or for a number that is no count or size."""
+    """Raise ValueError for a value that has not the type of its key (see `has_type`)."""
     for key, wanted in types.items():
-        if key in values and not is_a(values[key], wanted):
+        if key in values and not has_type(values[key], wanted):
             raise ValueError(f"{key}={values[key]!r} where {wanted} is due")
 
 
-def is_a(value: object, wanted: Any) -> bool:
-    """Numbers must lie in 0 .. 2^63; a whole one may stand for a float, a boolean for none."""
+def has_type(value: object, wanted: Any) -> bool:
+    """Whether a value has a type. Numbers must lie in 0 .. 2^63; an int passes for a float, a
+    bool for neither."""
     if typing.get_origin(wanted) is list:
         (each,) = typing.get_args(wanted)
-        return isinstance(value, list) and all(is_a(part, each) for part in value)
+        return isinstance(value, list) and all(has_type(part, each) for part in value)
     if typing.get_origin(wanted) is dict:
         _, each = typing.get_args(wanted)
-        return isinstance(value, dict) and all(is_a(part, each) for part in value.values())
+        return isinstance(value, dict) and all(has_type(part, each) for part in value.values())
     kinds = typing.get_args(wanted) or (wanted,)
     if isinstance(value, bool):
         return False
@@ -56,7 +57,7 @@ def is_a(value: object, wanted: Any) -> bool:
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Dotted keys with their values, and the keys of dictionaries as values too."""
+    """Each dotted key with its value; each key of a dictionary comes as a value too."""
     if isinstance(value, dict):
         for key, each in value.items():
             yield path or "a key", key

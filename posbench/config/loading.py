@@ -39,21 +39,21 @@ def load(node: DictConfig, schema: type[T]) -> T:
 
 
 def _find_homes(tree: Any) -> None:
-    """Put home folders for ~ in the paths of any command. Raises UserError."""
+    """Expand ~ in the paths of a command's configuration, in place. Raises UserError."""
     run = tree.get("run")  # of posbench eval and repro it is itself a path
     inside = (run, "root", "run.root") if isinstance(run, dict) else (tree, "run", "run")
     for group, key, name in (inside, (tree, "folder", "folder")):
         if isinstance(group.get(key), str):
-            group[key] = paths.typed(name, group[key])
+            group[key] = paths.expanded(name, group[key])
 
 
 def plain(values: Any, schema: type[T]) -> T:
-    """The same from plain values, whose ${...} is text."""
+    """`load` for plain values: ${...} in them stays text."""
     return load(OmegaConf.create(literal(values)), schema)
 
 
 def literal(value: Any) -> Any:
-    """The same for OmegaConf, which takes ${...} for more than text."""
+    """Plain values with every ${...} escaped, which OmegaConf would interpolate."""
     if isinstance(value, dict):
         return {key: literal(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -67,7 +67,7 @@ def known_keys(schema: type) -> Iterator[str]:
 
 
 def known_types(schema: type) -> Iterator[tuple[str, Any]]:
-    """The same, each with its type."""
+    """Every dotted key of a schema with its type."""
     for name, kind in typing.get_type_hints(schema).items():
         yield name, kind
         if dataclasses.is_dataclass(kind) and isinstance(kind, type):

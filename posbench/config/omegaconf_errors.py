@@ -30,8 +30,8 @@ def _(error: OmegaConfBaseException) -> str:
 
 
 def no_such_key(key: str) -> str:
-    """That there is no such key, and what comes near: not a key of another command by the same
-    name, nor the group that the key is in."""
+    """A line that says so, with the most similar key. Left out: the key itself, which another
+    command may have, and the groups that it is in."""
     known = {other for schema in SCHEMAS for other in known_keys(schema)}
     others = {other for other in known if other != key and not key.startswith(f"{other}.")}
     return f"{key}: there is no such key{nearest(key, others)}"

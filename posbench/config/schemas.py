@@ -139,7 +139,7 @@ class EvalChanges:
 
 @dataclass
 class TrackingChanges:
-    """As EvalChanges."""
+    """Of the tracking, null to keep what the run was trained with."""
 
     wandb: str | None
 

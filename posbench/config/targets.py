@@ -58,7 +58,7 @@ def _current_name(target: str) -> str:
 
 
 def find_class(settings: dict[str, Any], group: str) -> type:
-    """The class that `_target_`, which is taken out, names. Raises UserError."""
+    """The class that `_target_` names; the key is removed from settings. Raises UserError."""
     target = settings.pop("_target_", None)
     if not isinstance(target, str) or "." not in target:
         raise UserError(f"{group}._target_={target}: name a class, as module.Class")
@@ -94,7 +94,7 @@ def check_arguments(made: type, arguments: dict[str, Any], group: str, given: in
 
 
 def _type(annotation: Any) -> tuple[Any, bool]:
-    """X, and whether None is allowed too, from X or X | None."""
+    """(X, whether None is allowed) for an annotation X or X | None."""
     inner = [kind for kind in typing.get_args(annotation) if kind is not type(None)]
     optional = type(None) in typing.get_args(annotation)
     return (inner[0] if optional and len(inner) == 1 else annotation), optional
@@ -108,7 +108,7 @@ def _is_a(value: object, wanted: type) -> bool:
 
 @contextmanager
 def making(made: type, path: str) -> Iterator[None]:
-    """Raise UserError where a constructor refuses its arguments."""
+    """Turn an error of a constructor about its arguments into a UserError."""
     try:
         yield
     except UserError:

@@ -1,4 +1,8 @@
-"""What every encoding promises, checked on any: `posbench check`."""
+"""`posbench check`: what every encoding promises, checked on any encoding.
+
+May import model, training, attention and config. A new check is a function from a Subject to a
+line of text in attention.py, contract.py or whole.py, and an entry of CHECKS here.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +40,7 @@ CHECKS: dict[str, Check] = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One check's outcome. holds is None where the encoding promises nothing of the kind."""
+    """One check's outcome. holds is None where the check does not apply to the encoding."""
 
     name: str
     holds: bool | None
@@ -44,7 +48,7 @@ class Finding:
 
 
 def findings(subject: Subject, only: Collection[str] = CHECKS) -> Iterator[Finding]:
-    """Every check in turn, or only some of them."""
+    """The outcomes of the checks named in `only`, in the order of CHECKS."""
     for name, check in ((name, CHECKS[name]) for name in CHECKS if name in only):
         try:
             yield Finding(name, True, check(subject))

@@ -22,7 +22,7 @@ EXACT = 1e-9  # float64
 SINGLE = 2e-4  # float32
 HALF = 0.05  # bfloat16 inputs: their own rounding, 2^-8, through two products and a softmax
 SIZES = [(1, 1), (2, 2), (7, 7), (1, 7), (150, 150), (5, 40), (130, 140)]  # queries, keys
-MOVED = 1000
+MOVED = 1000  # tokens that a window is shifted by
 
 
 def _each_layer(
@@ -74,7 +74,7 @@ def kernels_agree(subject: Subject) -> str:
 
 
 def single_precision(subject: Subject) -> str:
-    """float32 is float64 to its rounding."""
+    """float32 gives float64's values up to rounding."""
     worst = 0.0
     for queries, keys in _sizes(subject):
         exact = list(_each_layer(subject, queries, keys))
@@ -113,7 +113,7 @@ def half_precision(subject: Subject) -> str:
 
 
 def blocks_do_not_show(subject: Subject) -> str:
-    """Queries a few at a time give what all at once give."""
+    """Attention of a few queries at a time equals attention of all at once."""
     queries, keys = _sizes(subject)[-1]
     worst = 0.0
     for layer, encoding, inputs, span in _each_layer(subject, queries, keys):
@@ -133,7 +133,7 @@ def blocks_do_not_show(subject: Subject) -> str:
 
 
 def window_is_kept(subject: Subject) -> str:
-    """Keys past the encoding's window do not matter."""
+    """Keys outside the encoding's window have no influence, keys inside it do."""
     keys = min(subject.length, 150)
     windows = []
     for layer, encoding, inputs, span in _each_layer(subject, keys, keys):
@@ -142,7 +142,7 @@ def window_is_kept(subject: Subject) -> str:
             continue
         windows.append(window)
         q, k, v, x = inputs
-        old = keys - window  # these the last query must not see
+        old = keys - window  # the first keys, which the last query must not see
         changed = Inputs(q, k.clone(), v.clone(), x)
         changed.k[:, :, :old] += 1
         changed.v[:, :, :old] += 1
@@ -157,7 +157,7 @@ def window_is_kept(subject: Subject) -> str:
 
 
 def translation(subject: Subject) -> str:
-    """The whole window moved: nothing changes if so claimed, something does if not."""
+    """Shifting a window changes nothing if translation_equivariant, and something if not."""
     encoding = subject.encoding()
     limit = encoding.max_length
     if limit == 1:

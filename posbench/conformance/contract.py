@@ -13,14 +13,14 @@ from posbench.encodings import Encoding
 from posbench.model import from_config
 from posbench.training.optim import positional
 
-HOOKS = {  # shapes of what a method by distance returns
+HOOKS = {  # methods that take distances, and the shapes they return
     "distance_bias": ("H", "M"),
     "distance_keys": ("H", "M", "d"),
     "distance_queries": ("H", "M", "d"),
     "distance_values": ("H", "M", "d"),
 }
-BEYOND = 2048  # distances past a clip at most
-SAME = 1e-6
+BEYOND = 2048  # at most so many distances past a clip are compared
+SAME = 1e-6  # tolerance, relative and absolute
 
 
 def keys_are_the_constructors(subject: Subject) -> str:
@@ -45,7 +45,7 @@ def _keys(settings: dict[str, Any]) -> list[str]:
 
 
 def shapes_and_dtypes(subject: Subject) -> str:
-    """Each method returns what the contract says, in float32 at least; outputs are as v."""
+    """Methods by distance return the documented shapes, at least float32; outputs are like v."""
     encoding = subject.encoding(torch.float32)
     sizes = {"H": subject.shape.heads, "M": 5, "d": subject.shape.head_width}
     distance = torch.arange(5, device=subject.device)
@@ -82,7 +82,7 @@ def _outputs(subject: Subject) -> None:
 
 
 def clip_is_kept(subject: Subject) -> str:
-    """From the declared clip on, what each method by distance returns is what it is there."""
+    """Beyond the declared clip, each method by distance returns what it returns at the clip."""
     encoding = subject.encoding()
     clips = set()
     for layer in subject.layers:
@@ -113,7 +113,7 @@ def _check_clip(part: Encoding, number: int, clip: int, subject: Subject) -> Non
 
 
 def same_seed_same_bits(subject: Subject) -> str:
-    """Built twice from one seed, it is the same; building moves no shared random state."""
+    """A model built twice from one seed is the same; building leaves the global RNG alone."""
     before = torch.get_rng_state()
     first, second = subject.model().state_dict(), subject.model().state_dict()
     if not torch.equal(before, torch.get_rng_state()):
@@ -141,7 +141,7 @@ def shared_weights_are_nopes(subject: Subject) -> str:
 
 
 def optimizer_group(subject: Subject) -> str:
-    """What the yaml declares under `optim` is understood."""
+    """The yaml's `optim` group can be read."""
     groups = positional(subject.config)
     said = [
         f"{prefix.removesuffix('.')} lr x{group.lr_multiplier:g}"
@@ -152,7 +152,7 @@ def optimizer_group(subject: Subject) -> str:
 
 
 def only_parameters(subject: Subject) -> str:
-    """Nothing is stored that could be computed: a stored table is outgrown."""
+    """The encoding has no buffers: a stored table would be too short for longer windows."""
     encoding = from_config.encoding(subject.config.encoding, subject.shape)
     buffers = [name for name, _ in encoding.named_buffers()]
     if buffers:

@@ -1,4 +1,4 @@
-"""The encoding under test, and what a check needs to call it.
+"""Subject, the encoding under test, with all that a check needs to call it.
 
 Shapes: B batch, H heads, T queries, S keys, D width, d head width.
 """
@@ -26,11 +26,11 @@ SINGLE_ONLY = ("flex",)  # kernels that sum in float32
 
 
 class Broken(Exception):
-    """What was promised does not hold; the message says by how much."""
+    """Raised by a check that fails; the message says what is wrong, and by how much."""
 
 
 class NotApplicable(Exception):
-    """The encoding promises nothing of the kind; the message says why."""
+    """Raised by a check that does not apply to the encoding; the message says why."""
 
 
 class Inputs(NamedTuple):
@@ -66,7 +66,7 @@ class Subject:
         return range(self.shape.layers)
 
     def encoding(self, dtype: torch.dtype = torch.float64) -> Encoding:
-        """With every parameter moved at random, so that none is too small or too alike to show."""
+        """The encoding with noise on every parameter, so that none is zero or equal to others."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1)
             encoding = from_config.encoding(self.config.encoding, self.shape)
@@ -77,7 +77,7 @@ class Subject:
         return encoding.to(self.device, dtype).eval()
 
     def model(self, seed: int = 1, encoding: dict[str, object] | None = None) -> Transformer:
-        """As training starts with it; encoding replaces the settings under test."""
+        """The model as training starts with it; `encoding` replaces the settings under test."""
         config = dataclasses.replace(self.config, seed=seed)
         config.model = dataclasses.replace(config.model, dropout=0.0)
         if encoding is not None:
@@ -85,7 +85,7 @@ class Subject:
         return from_config.model(config, VOCABULARY).to(self.device)
 
     def require_memory(self) -> None:
-        """Raise NotEnough where a step of training, which a check takes, would not fit."""
+        """Raise NotEnough where RAM does not suffice for the training step that a check does."""
         train = dataclasses.replace(self.config.train, batch=BATCH)
         size = torch.float32.itemsize
         footprint.require_training(self.model(), self.config.model, train, self.device, size)
@@ -105,7 +105,7 @@ class Subject:
         return served
 
     def inputs(self, queries: int, keys: int, dtype: torch.dtype = torch.float64) -> Inputs:
-        """The same for one size."""
+        """Random inputs; two calls with one size give the same numbers."""
         generator = torch.Generator().manual_seed(queries + 1000 * keys)
 
         def draw(length: int, *inner: int) -> Tensor:
@@ -121,7 +121,7 @@ class Subject:
         return torch.randint(VOCABULARY, (BATCH, length), generator=generator).to(self.device)
 
     def span(self, encoding: Encoding, layer: int, queries: int, keys: int) -> Span:
-        """The last so many of the keys are queries; at the positions that the encoding takes."""
+        """A span of `keys` keys, the last `queries` of them queries, placed by the encoding."""
         part = encoding.at(layer)[0]
         if part.max_length is not None and keys > part.max_length:
             raise NotApplicable(f"a window of {keys} is refused: the longest is {part.max_length}")

@@ -1,4 +1,4 @@
-"""Checks of a whole model with the encoding in it."""
+"""Checks of a whole model with the encoding in it. "Memory" is a model's segment memory."""
 
 from __future__ import annotations
 
@@ -21,20 +21,22 @@ LONGER = 16  # times the training length
 
 
 def _states(model: Transformer, tokens: Tensor) -> Tensor:
+    """Final hidden states, in evaluation mode; tokens [B, T] -> [B, T, D]."""
     with torch.no_grad():
         return model.eval()(tokens)[0]
 
 
 def _lively(subject: Subject) -> Transformer:
-    """A model whose positional parameters are far from their start."""
+    """A model whose positional parameters are far from their initial values."""
     model = subject.model()
     model.encoding.load_state_dict(subject.encoding(torch.float32).state_dict())
     return model
 
 
 def causality(subject: Subject) -> str:
-    """Another token at t leaves every output before t as it was, to the last bit: both windows
-    are computed here, in products of the same shapes.
+    """Changing the token at t changes no output before t, not even in the last bit.
+
+    Both windows are computed here, so their matrix products have the same shapes.
     """
     model = _lively(subject)
     length = min(300, model.encoding.max_length or 300)
@@ -56,7 +58,7 @@ def causality(subject: Subject) -> str:
 
 
 def gradients(subject: Subject) -> str:
-    """Every parameter learns: its gradient is finite, and not zero throughout."""
+    """Every parameter has a gradient that is finite and not zero everywhere."""
     model = _lively(subject).train()  # a factor that starts at zero would hide the others
     tokens = subject.tokens(subject.length + 1)
     states, _ = model(tokens[:, :-1])
@@ -73,7 +75,7 @@ def gradients(subject: Subject) -> str:
 
 
 def short_then_long(subject: Subject) -> str:
-    """Far beyond the training length it runs or refuses, and no window shows in the next."""
+    """A window of 16 training lengths runs or is refused, and no window influences the next."""
     length = LONGER * subject.length
     limit = subject.model().encoding.max_length
     short = subject.tokens(min(subject.length, 100))
@@ -109,7 +111,7 @@ def round_trip(subject: Subject) -> str:
 
 
 def memory(subject: Subject) -> str:
-    """Segments with memory are one window with the same visible keys."""
+    """Two segments, the second with the first as memory, equal one window."""
     model = _lively(subject).double().eval()
     kept = {model.encoding.at(layer)[0].memory_length for layer in subject.layers}
     if kept == {0}:

@@ -1,9 +1,8 @@
-"""Documents to tokens on disk, and the stream of training segments.
+"""The tokenized corpus on disk.
 
 A cache entry is a folder named after what determines it: the tokens of each split, document
 after document, each BOS first; an index of the documents; the tokenizer; and a meta.json with
-the sha256 of all of these, and what is to be said of the source. V vocabulary, B lanes of a
-batch, T tokens of a segment.
+the sha256 of all of these and remarks about the source. V is the size of the vocabulary.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ class Corpus:
 def cache_root() -> Path:
     """POSBENCH_CACHE, or the user's cache folder. Raises UserError where there is neither."""
     if chosen := os.environ.get("POSBENCH_CACHE"):
-        return Path(paths.typed("POSBENCH_CACHE", chosen))
+        return Path(paths.expanded("POSBENCH_CACHE", chosen))
     found = Path()
     with contextlib.suppress(RuntimeError):  # newer versions'; older ones name a folder called ~
         found = platformdirs.user_cache_path("posbench")
@@ -134,7 +133,7 @@ def _digest(content: Any) -> str:
 def _make(
     entry: Path, source: Source, tokenizer: Tokenizer, say: Callable[[str], None], mask: bool
 ) -> None:
-    """Write beside, then rename: an entry is whole or not there. Needs the lock."""
+    """Write an entry under another name, then rename it. The caller holds the lock."""
     part = entry.with_suffix(".part")
     shutil.rmtree(part, ignore_errors=True)  # of a process that was killed
     part.mkdir()
@@ -181,7 +180,7 @@ def _write(
 def _write_split(
     folder: Path, split: str, documents: list[Document], tokenizer: Tokenizer, dtype: Any
 ) -> dict[str, Any]:
-    """Write the tokens; the names and ends of the documents are returned."""
+    """Write a split's tokens; the names and ends of its documents."""
     lengths: list[int] = []
     with open(folder / f"{split}.bin", "wb") as file:
         for chunk in _chunks(documents):
@@ -192,7 +191,7 @@ def _write_split(
 
 
 def _chunks(documents: list[Document]) -> Iterator[list[Document]]:
-    """Documents in order, by about CHUNK characters."""
+    """The documents in order, in lists of about CHUNK characters."""
     chunk: list[Document] = []
     size = 0
     for document in documents:

@@ -1,4 +1,4 @@
-"""The stream of training segments: a pure function of the step, which is all there is to resume.
+"""The stream of training segments: a pure function of the step, so that a resume needs no state.
 
 B lanes of a batch, T tokens of a segment, N segments of an epoch.
 """

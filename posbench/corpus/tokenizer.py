@@ -48,7 +48,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def definition(self) -> dict[str, Any]:
-        """All that fixes the ids, as JSON: of the recipe alone while it is not trained."""
+        """All that determines the ids, as JSON; of an untrained tokenizer, its recipe."""
 
     @classmethod
     @abstractmethod
@@ -221,7 +221,7 @@ class BPE(Tokenizer):
 
     @cached_property
     def _cutting(self) -> tokenizers.Tokenizer:
-        """The same tokens, but that no word is longer than WORD; slower where none is."""
+        """The model with words cut at WORD bytes: the same tokens, slower."""
         return self._with(_splitter(cutting=True))
 
     def _with(self, splitter: pre_tokenizers.PreTokenizer) -> tokenizers.Tokenizer:
@@ -249,7 +249,7 @@ def _has_long_run(text: str) -> bool:
 
 
 def _interruptible(work: Callable[[], object]) -> None:
-    """Do long work of a library that does not look for Ctrl-C, which this thread still does."""
+    """Do work of a library that ignores Ctrl-C in another thread, so that this one can react."""
     raised: list[BaseException] = []
 
     def attempt() -> None:

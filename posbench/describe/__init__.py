@@ -1,6 +1,7 @@
-"""One encoding, shown: its parts, its parameters, its costs and what it does to attention.
+"""`posbench describe`: one encoding's cells, parameters, costs, and pictures of its attention.
 
-Everything is read off the encoding itself; no encoding is known by its name.
+May import claims, model and attention. Everything is read off the encoding itself, none is known
+by its name. A new section is a function in terminal.py, called in commands/describe.py.
 """
 
 from posbench.attention.cells import Served, served

@@ -1,4 +1,4 @@
-"""What a picture shows, in words; for the terminal and the figures alike."""
+"""Captions of a Picture, for the terminal and the figures alike."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ RELATIVE = "Queries down, keys across; each weight over that of the query's own 
 
 
 def heading(picture: Picture) -> str:
-    """Which layer, and whose."""
+    """The layer's number and the class of the encoding that serves it."""
     return f"Layer {picture.layer}, {picture.served.name}"
 
 
 def unit(picture: Picture) -> str:
-    """Of the values of the curves."""
+    """The unit of a curve's values."""
     return "ln(weight × keys in sight)" if picture.measured else "bias in logits"
 
 
 def curve(picture: Picture) -> str:
-    """How to read the curves."""
+    """A sentence on how to read the curves."""
     return SHARE if picture.measured else BIAS
 
 
 def contents(alike: bool) -> str:
-    """What the model read."""
+    """A sentence on the tokens that the model was given."""
     return ALIKE if alike else RANDOM

@@ -1,7 +1,8 @@
 """Curves and matrices as characters, legible without colour.
 
-Values are logits, ln of weights: what lies DEEP below the highest is drawn as if there, being a
-weight under 0.04 % of it; a range smaller than FLAT as if it were that wide, being noise.
+Values are logits or logarithms of weights. One more than DEEP below the highest, a weight under
+0.04 % of the largest, is drawn as if DEEP below it; a range smaller than FLAT, which is noise, is
+drawn as if it were FLAT wide.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ FLAT = 0.1
 
 
 def bins(length: int, columns: int) -> list[int]:
-    """The first of each bin of the distances 0 .. length-1, at most `columns` of them.
+    """The first distance of each bin of 0 .. length-1, at most `columns` bins.
 
-    They grow in proportion to the distance: near ones have a bin each.
+    A bin's width grows in proportion to its distance: each near distance has a bin of its own.
     """
     return sorted({round(length ** (n / columns)) - 1 for n in range(columns)})
 
@@ -32,13 +33,13 @@ def binned(values: Tensor, starts: list[int]) -> list[float]:
 
 
 def bars(curves: list[list[float]]) -> list[str]:
-    """A line for each curve, on one scale; a blank for no value at all (-inf)."""
+    """A line of text for each curve, all on one scale; a blank where a value is -inf."""
     low, high = _range(value for curve in curves for value in curve)
     return ["".join(_step(BARS, value, low, high) for value in curve) for curve in curves]
 
 
 def ruler(starts: list[int]) -> str:
-    """0 and powers of two under the bins that hold them, as many as have room."""
+    """An axis: 0 and powers of two under the bins that hold them, as many as fit."""
     line = "0"
     for distance in (2**n for n in range(starts[-1].bit_length())):
         column = sum(start <= distance for start in starts) - 1
@@ -48,9 +49,9 @@ def ruler(starts: list[int]) -> str:
 
 
 def shades(weights: Tensor) -> tuple[list[str], list[float]]:
-    """Weights [T, S] -> a line for each query, two characters a key, and what SHADES mean.
+    """Weights [T, S] -> a line for each query, two characters a key, and a legend.
 
-    The meaning is the least weight that each shade stands for. No weight at all is blank.
+    The legend is the least weight that each of SHADES stands for. A weight of 0 is blank.
     """
     logs = weights.log().tolist()
     low, high = _range(value for row in logs for value in row)

@@ -1,4 +1,4 @@
-"""The pictures as PNG and SVG. Importing this imports matplotlib."""
+"""Pictures of an encoding as PNG and SVG files. Importing this imports matplotlib."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""An encoding's parameters, and who shares them, found by building it at other sizes.
+"""An encoding's parameters, and which layers and heads share them.
+
+Found by building the encoding at other sizes and comparing the shapes of its tensors.
 
 N layers, H heads, D width, d = D / H head width. An axis that grows with the layers is N, one that
 grows with the heads at a constant d is H or D, one that grows with the width at constant heads is
@@ -21,7 +23,7 @@ from posbench.errors import UserError
 Make = Callable[[Shape], Encoding]
 Sizes = dict[str, torch.Size]
 
-MOST = 8  # times the layers, in search of a model in which every part of a mix serves more
+MOST = 8  # times the layers, at most, until every part of a mix serves more layers than before
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,9 +38,9 @@ class Parameter:
 
 
 def parameters(make: Make, shape: Shape) -> list[Parameter]:
-    """The parameters of make(shape); who shares them is "unknown" if make refuses other sizes.
+    """Parameters of make(shape); `layers`, `heads` are "unknown" if make refuses other sizes.
 
-    Raises what make raises for this one.
+    Raises what make(shape) raises.
     """
     with torch.random.fork_rng(devices=[]):
         encoding = make(shape)
@@ -57,7 +59,7 @@ def parameters(make: Make, shape: Shape) -> list[Parameter]:
 def _compared(
     encoding: Encoding, deeper: Encoding, heads: Encoding, wider: Encoding
 ) -> Iterator[Parameter]:
-    """From the same encoding with more layers, with more heads and with wider heads."""
+    """Parameters of encoding, from comparing it built deeper, with more heads, and wider heads."""
     more = [_sizes(other) for other in (deeper, heads, wider)]
     repeated = _grown(encoding, deeper)
     for name, parameter in encoding.named_parameters():
@@ -72,7 +74,7 @@ def _compared(
 
 
 def _deeper(make: Make, encoding: Encoding) -> Encoding:
-    """The encoding of a model with so many layers more that each part of a mix serves more."""
+    """The encoding built for enough layers that each part of a mix serves more than before."""
     shape, before = encoding.shape, _serving(encoding)
     deeper = encoding
     for factor in range(2, MOST + 1):
@@ -84,7 +86,7 @@ def _deeper(make: Make, encoding: Encoding) -> Encoding:
 
 
 def _serving(encoding: Encoding) -> dict[str, int]:
-    """How many layers each encoding in it serves, by the module's name."""
+    """How many layers each Encoding inside (itself included) serves, by module name."""
     modules = encoding.named_modules()
     return {name: m.shape.layers for name, m in modules if isinstance(m, Encoding)}
 
@@ -95,6 +97,7 @@ def _layers(encoding: Encoding, name: str) -> int:
 
 
 def _in(name: str, owner: str) -> bool:
+    """Whether the parameter `name` belongs to the module `owner`; "" is the encoding itself."""
     return not owner or name.startswith(f"{owner}.")
 
 
@@ -103,7 +106,7 @@ def _sizes(encoding: Encoding) -> Sizes:
 
 
 def _grown(encoding: Encoding, deeper: Encoding) -> set[str]:
-    """The patterns of names whose scalars are more in the deeper one."""
+    """The name patterns (see _pattern) whose parameters have more scalars in the deeper model."""
     before, after = _totals(encoding), _totals(deeper)
     return {pattern for pattern, total in before.items() if after[pattern] > total}
 

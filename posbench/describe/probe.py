@@ -1,6 +1,7 @@
-"""What position does to attention, measured in the model itself.
+"""What position does to attention, measured in an untrained model.
 
-B tokens, H heads, T queries, S keys, C of the queries, d head width.
+"Memory" is a model's segment memory. Shapes: B windows, H heads, T queries, S keys, C last
+queries of a window, d head width.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from posbench.model.transformer import Attend, Layer, Transformer
 
 VOCABULARY = 256
 BATCH = 8  # windows
-QUERIES = 64  # of a long window, the last so many
-COLUMNS = 256  # of the attention weights at a time
+QUERIES = 64  # of a long window only the last 64 are measured
+COLUMNS = 256  # of the attention weights, computed at a time
 
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-    """The first layer that an encoding serves.
+    """Attention in the first layer that an encoding serves.
 
-    curves [H, T], by distance: the bias, or where it is `measured` the logarithm of the mean of
-    attention weight times keys in sight, so that 0 is no preference. matrix [H, t, t]: weights.
+    curves [H, T], by distance: the bias; or, where `measured`, ln of the mean of attention weight
+    times number of visible keys, so that 0 is no preference. matrix [H, t, t]: weights.
     """
 
     served: Served
@@ -45,14 +46,14 @@ class Picture:
 
     @property
     def relative(self) -> Tensor:
-        """matrix, each query's row over the weight of its own token: distance alone then gives
-        one number a diagonal."""
+        """matrix, each query's row divided by the weight of the query's own token: constant along
+        diagonals where only distance counts."""
         return self.matrix / self.matrix.diagonal(dim1=1, dim2=2)[..., None]
 
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """What one layer hands to its kernel; q [B, H, T, d], k [B, H, S, d], x [B, S, D]."""
+    """The inputs of one layer's kernel: q [B, H, T, d], k [B, H, S, d], x [B, S, D]."""
 
     q: Tensor
     k: Tensor
@@ -61,7 +62,7 @@ class Call:
 
 @torch.no_grad()
 def pictures(config: DescribeCommand) -> list[Picture]:
-    """One for each encoding at work in the model of a configuration. Raises UserError."""
+    """A Picture for each encoding in the configuration's model. Raises UserError."""
     model = (
         from_config.model(config, VOCABULARY).double().eval()
     )  # float64: weights down to e^-700
@@ -84,7 +85,7 @@ def pictures(config: DescribeCommand) -> list[Picture]:
 
 
 def _only_bias(each: Served) -> bool:
-    """Whether one number for each distance says it all."""
+    """Whether the encoding is a bias by distance and nothing else: nothing needs measuring."""
     return (
         each.cells == ["distance_bias"]
         and each.part.window is None
@@ -99,14 +100,14 @@ def _bias(each: Served, length: int) -> Tensor:
 
 
 def _project_alike(model: Transformer) -> None:
-    """Project keys as queries: they meet their like in full, not by chance."""
+    """Give keys the queries' projection, so that equal tokens get the highest content score."""
     for layer, (part, _) in zip(model.layers, model.serving, strict=True):
         made = cast(Layer, layer)
         made.key_value.weight[: model.shape.width] = made.query.weight / part.query_gain
 
 
 def _tokens(config: DescribeCommand, length: int) -> Tensor:
-    """[B, T], from the seed: at random, or each row one token throughout."""
+    """Tokens [B, T], drawn from config.seed; with describe.alike each row repeats one token."""
     generator = torch.Generator().manual_seed(config.seed)
     if config.describe.alike:
         return torch.randperm(VOCABULARY, generator=generator)[:BATCH, None].expand(-1, length)
@@ -114,11 +115,11 @@ def _tokens(config: DescribeCommand, length: int) -> Tensor:
 
 
 class _Enough(Exception):
-    """The layers that were asked for have been seen."""
+    """Ends a forward pass once all wanted layers were recorded."""
 
 
 def _calls(model: Transformer, tokens: Tensor, layers: Sequence[int]) -> dict[int, Call]:
-    """What each of these layers, in order, hands to its kernel; tokens [B, T]."""
+    """The kernel inputs of the given layers (ascending), from one pass over tokens [B, T]."""
     calls: dict[int, Call] = {}
 
     def watching(number: int) -> Callable[[Any, Any], Any]:
@@ -144,10 +145,10 @@ def _calls(model: Transformer, tokens: Tensor, layers: Sequence[int]) -> dict[in
 
 
 def weights(model: Transformer, layer: int, call: Call) -> Tensor:
-    """The attention weights of a layer's last queries [B, H, C, S], from its own kernel.
+    """The attention weights of a layer's last queries [B, H, C, S], from the layer's own kernel.
 
-    A kernel gives no weights, but the output for one-hot values is a column of them, beside
-    what the encoding adds to values. Memory is left out.
+    A kernel returns no weights, but its output for one-hot values is a column of them, plus what
+    the encoding adds to values. There is no memory.
     """
     part: Encoding = model.serving[layer][0]
     keys = call.k.shape[2]
@@ -168,7 +169,7 @@ def weights(model: Transformer, layer: int, call: Call) -> Tensor:
 
 
 def _curves(model: Transformer, each: Served, call: Call) -> Tensor:
-    """[H, S]: ln of the mean of weight times keys in sight, by the tokens from query to key."""
+    """[H, S], by distance: ln of the mean of weight times number of visible keys."""
     found = weights(model, each.layers[0], call).mean(0)  # [H, C, S]
     heads, count, keys = found.shape
     seen = Span.window(keys).rows(keys - count, keys).seen(each.part.window)

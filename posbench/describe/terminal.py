@@ -30,12 +30,12 @@ COUNTED = (
 
 
 def console() -> Console:
-    """With no escape code at all where NO_COLOR is set: rich itself would keep bold type."""
+    """A console without any escape code where NO_COLOR is set (rich itself keeps bold type)."""
     return Console(color_system=None if os.environ.get("NO_COLOR") else "auto")
 
 
 def title(name: str, encoding: Encoding) -> RenderableType:
-    """Its name, its paper and its formula; for a mix those of its parts too."""
+    """The encoding's name, paper and formula; for a mix, those of its parts too."""
     summary = (inspect.getdoc(type(encoding)) or "").partition("\n\n")[0]
     kinds = {type(each.part): each.part for each in served(encoding)}  # a mix may repeat one
     parts = [_paper(part) for kind, part in kinds.items() if kind is not type(encoding)]
@@ -43,7 +43,10 @@ def title(name: str, encoding: Encoding) -> RenderableType:
 
 
 def _paper(encoding: Encoding) -> RenderableType:
-    """What the module says first, the paper and the formula; without one, all that it says."""
+    """The first paragraph of the class's module, its paper, and its formula.
+
+    Without a formula, the rest of the module's docstring.
+    """
     kind = type(encoding)
     first, _, rest = (inspect.getdoc(inspect.getmodule(kind)) or "").partition("\n\n")
     link = f"\nhttps://arxiv.org/abs/{encoding.paper}" if encoding.paper else ""
@@ -54,7 +57,7 @@ def _paper(encoding: Encoding) -> RenderableType:
 
 
 def _whence(kind: type[Encoding], name: str) -> str:
-    """A line where a class does not itself say what its paper or its formula is."""
+    """A line that says so where a class lacks or inherits its `paper` or `formula`."""
     given = (each for each in kind.__mro__ if name in vars(each) and each is not Encoding)
     source = next(given, None)
     if source is None:
@@ -70,8 +73,10 @@ def _whose(each: Served) -> Text:
 
 
 def cells(encoding: Encoding, requested: str) -> RenderableType:
-    """What is filled and what else sets it apart, for each part of a mix; requested is
-    model.attention."""
+    """The filled cells and other properties of an encoding, or of each part of a mix.
+
+    requested: model.attention.
+    """
     return Group(
         *(
             item
@@ -96,7 +101,7 @@ def _filled(each: Served, kernel: str) -> RenderableType:
 
 
 def parameters(rows: list[Parameter]) -> RenderableType:
-    """The tensors, their axes and who shares them."""
+    """A table of tensors, their axes, and the layers and heads that share them."""
     heading = Text(f"Parameters: {sum(row.count for row in rows):,}", style="bold")
     if not rows:
         return Group(heading, "")
@@ -109,7 +114,7 @@ def parameters(rows: list[Parameter]) -> RenderableType:
 
 
 def costs(rows: list[Cost], length: int) -> RenderableType:
-    """Operations and bytes, beside those of plain attention, the first row."""
+    """A table of operations and bytes; the first row is plain attention."""
     table = Table(**PLAIN)
     for header in ("", "operations", "of plain", "bytes", "bytes, [T, S]"):
         table.add_column(Text(header), justify="right" if header else "left")
@@ -125,13 +130,13 @@ def _bytes(number: int) -> str:
 
 
 def measuring(alike: bool) -> RenderableType:
-    """What the pictures below it are taken from."""
+    """A heading that says which tokens the pictures below are measured on."""
     heading = Text("Attention in an untrained model", style="bold")
     return Group(heading, Text(f"{captions.contents(alike)}\n"))
 
 
 def curves(picture: Picture) -> RenderableType:
-    """A line for each head, on one scale; the farther the distances, the more share a column."""
+    """A line for each head, all on one scale; columns of far distances hold more of them."""
     starts = characters.bins(picture.curves.shape[1], COLUMNS)
     binned = [characters.binned(curve, starts) for curve in picture.curves]
     table = Table.grid(padding=(0, 2))
@@ -147,7 +152,7 @@ def curves(picture: Picture) -> RenderableType:
 
 
 def matrix(picture: Picture) -> RenderableType:
-    """The weights of a short window, mean of heads."""
+    """The attention weights of a short window, mean of heads."""
     lines, least = characters.shades(picture.relative.mean(0))
     drawn = "\n".join(f"{number:>2} {line}" for number, line in enumerate(lines))
     _, *steps = (f"{s} {share:.3g}" for s, share in zip(characters.SHADES, least, strict=True))
@@ -157,7 +162,7 @@ def matrix(picture: Picture) -> RenderableType:
 
 
 def claims(verdicts: list[Verdict]) -> RenderableType:
-    """What the documents say of it, and whether that is so; nothing where they are silent."""
+    """What the documents claim of the encoding, and whether it holds; empty without claims."""
     if not verdicts:
         return Text(end="")
     table = Table.grid(padding=(0, 2))
@@ -167,5 +172,5 @@ def claims(verdicts: list[Verdict]) -> RenderableType:
 
 
 def _below(item: RenderableType, indent: int = 0) -> Padding:
-    """Between two empty lines, and no wider than it has to be."""
+    """An item between two empty lines, no wider than its content."""
     return Padding(item, (1, 0, 1, indent), expand=False)

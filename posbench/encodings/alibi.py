@@ -1,15 +1,16 @@
 """Attention with linear biases (Press et al. 2022, arXiv 2108.12409, section 3).
 
-For a power of two of heads m_h = 2^(-8h/H), h = 1..H; otherwise the authors' code takes the
-slopes of the power of two below and fills up with every second slope of the one above. That is
-slopes="paper"; "geometric" is 2^(-8h/H) for any H, "learned" trains ln m_h from the paper's on.
+The slopes m_h, for a number of heads H that is a power of two: m_h = 2^(-8h/H), h = 1..H. For any
+other H the authors' code takes the slopes of the next lower power of two, then every second slope
+of the next higher one. That is slopes="paper"; "geometric" is 2^(-8h/H) for any H, "learned"
+trains ln m_h, starting from the paper's slopes.
 
 In a two-sided model, by `sides` (the first author's issue 5 of attention_with_linear_biases):
-"symmetric" is -m_h |i - j|, as published encoders have it; "halves" gives the first half of the
-heads the past alone and the other half the future alone, each with the slopes of H/2 heads;
-"two_slopes" learns a factor on |i - j| for each head and side, from N(-2, 1), whose sign is free;
+"symmetric" is -m_h |i - j|, as published encoders have it; "halves" lets the first half of the
+heads see the past alone and the other half the future alone, each with the slopes of H/2 heads;
+"two_slopes" learns a factor on |i - j| for each head and side, from N(-2, 1), its sign free;
 "offset" is symmetric but for -m_h (|i - j| - 1/2) in the past (Ruoss et al. 2023's code). All but
-symmetric tell before from after.
+"symmetric" tell past from future.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The contract: where position may enter a decoder, one method a cell.
+"""Encoding, the base class: one method ("cell") for each place where position may enter a decoder.
 
-Every method is neutral here, so this class *is* NoPE (no positional encoding; Haviv et al. 2022,
-arXiv 2203.16634). An encoding overrides the narrowest cell that expresses its paper.
+Every method of Encoding is neutral, so Encoding itself is NoPE (no positional encoding; Haviv et
+al. 2022, arXiv 2203.16634). A subclass overrides the narrowest cell that expresses its paper.
 
 With n = i - j >= 0 the distance from query i back to key j, the attention computes
 
@@ -10,9 +10,9 @@ With n = i - j >= 0 the distance from query i back to key j, the attention compu
                  + bias(n) + bias(i, j) + sum_(l = j+1 .. i) decay_l
     output_i   = sum_j softmax(scores(logit))_ij (v_j + V(n))
 
-over the keys that i sees: those at or before it, in the last `window` where there is one. In a
-two-sided model (masked language models) i sees keys after it too, at n < 0, and all with |n| <
-window; distances are then given with their sign.
+over the keys that query i sees: those at or before i, of these the last `window` if that is set.
+In a two-sided model (masked language models) query i sees the keys after it too, at n < 0, all or
+those with |n| < window; distances are then given with their sign.
 
 Shapes: B batch, H heads, T queries, S keys, M distances, D width, d head width.
 """
@@ -51,9 +51,10 @@ class Span:
     in a two-sided model all.
 
     queries [T] and keys [S] are increasing integers and end at the same position, so the first
-    S - T keys are memory; consecutive is False if there are gaps between them. hidden [B, S],
-    where given, is True at keys a row must not see at all. whole is the extent of the window that
-    a block of it was cut from, whose queries of a two-sided model may end before its keys.
+    S - T keys are the previous segment's memory. consecutive: no gaps between positions.
+    hidden [B, S], where given, is True at keys that a row of the batch must not see. whole: for a
+    block cut from a window, the extent of that window; of a two-sided model such a block has all
+    keys, and its queries may end before them.
     """
 
     queries: Tensor
@@ -72,7 +73,7 @@ class Span:
         start: int = 0,
         two_sided: bool = False,
     ) -> Span:
-        """length queries after memory earlier keys; the first key is at position start."""
+        """A span of `length` queries and `memory` earlier keys; the first key is at `start`."""
         keys = torch.arange(start, start + memory + length, device=device)
         return cls(queries=keys[memory:], keys=keys, two_sided=two_sided)
 
@@ -86,7 +87,7 @@ class Span:
         return Span(queries, self.keys[:visible], hidden, self.consecutive, whole)
 
     def last(self, keys: int) -> Span:
-        """The same queries over the last so many keys."""
+        """This span's queries over its last `keys` keys."""
         hidden = None if self.hidden is None else self.hidden[:, -keys:]
         return Span(self.queries, self.keys[-keys:], hidden, self.consecutive, self.extent)
 
@@ -132,19 +133,19 @@ class Span:
 
 
 class Encoding(nn.Module):
-    """No positional encoding; the base of all others. One instance serves all layers.
+    """No positional encoding; the base class of all encodings. One instance serves all layers.
 
-    It owns every positional parameter of the model, per-layer ones included.
+    An instance owns every positional parameter of the model, per-layer ones included.
     """
 
     paper: str = ""
-    """The arXiv number of its paper."""
+    """The arXiv number of the encoding's paper."""
 
     formula: str = ""
-    """What its paper adds to the attention, as plain text."""
+    """What the encoding adds to the attention, as plain text."""
 
     memory_length: int = 0
-    """Hidden states of the previous segment that each layer sees as extra keys."""
+    """How many hidden states of the previous segment each layer sees as extra keys."""
 
     max_length: int | None = None
     """The longest window that can be encoded; None: any."""
@@ -153,13 +154,13 @@ class Encoding(nn.Module):
     """How many of the last keys a query sees, its own included; None: all."""
 
     clip: int | None = None
-    """The distance from which on all distance tables stay what they are there; None: never."""
+    """Larger distances get the table entries of this one; None: there is no such distance."""
 
     query_gain: float = 1.0
-    """The initial query projection is this much larger: for papers that leave out 1/sqrt(d)."""
+    """A factor on the initial query projection, for papers that leave out 1/sqrt(d)."""
 
     translation_equivariant: bool = True
-    """The claim that a window moved as a whole gives the same attention."""
+    """Whether shifting all positions of a window leaves the attention unchanged."""
 
     directions: str = "causal"
     """Which models it is defined for: "causal", those that see the past alone; "both", two-sided
@@ -170,10 +171,10 @@ class Encoding(nn.Module):
         self.shape = shape
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Where PyTorch moves or casts a module: what an encoding holds stays float32 at least.
+        """PyTorch's hook for .to(), .half() and the like: parameters stay at least float32.
 
-        model.bfloat16() would round it, and what is computed of it: at distance 4,096 neighbouring
-        distances become one. It costs little: an encoding's weights are few.
+        model.bfloat16() would round them and what is computed from them: at distance 4,096
+        neighbouring distances become one. Keeping float32 costs little, as the weights are few.
         """
 
         def cast(x: Tensor) -> Tensor:
@@ -189,7 +190,7 @@ class Encoding(nn.Module):
         return self.shape.head_width**-0.5
 
     def at(self, layer: int) -> tuple[Encoding, int]:
-        """Who serves a layer, and the layer's number there: for mixes by layer (pattern.py)."""
+        """The encoding that serves a layer, and the layer's index within it (see pattern.py)."""
         return self, layer
 
     def place(self, span: Span) -> Span:
@@ -216,20 +217,20 @@ class Encoding(nn.Module):
         return None
 
     def distance_keys(self, distance: Tensor, layer: int) -> Tensor | None:
-        """Content->position: R, scored against the un-rotated q; [M] -> [H, M, d]."""
+        """Content->position: vectors R(n), multiplied with un-rotated q; [M] -> [H, M, d]."""
         return None
 
     def distance_queries(self, distance: Tensor, layer: int) -> Tensor | None:
-        """Position->content: Q, scored against the un-rotated k; [M] -> [H, M, d]."""
+        """Position->content: vectors Q(n), multiplied with un-rotated k; [M] -> [H, M, d]."""
         return None
 
     def distance_values(self, distance: Tensor, layer: int) -> Tensor | None:
-        """Values: V, added to v under the attention weights; [M] -> [H, M, d]."""
+        """Values: vectors V(n), added to v before the weighted sum; [M] -> [H, M, d]."""
         return None
 
     def decay(self, x: Tensor, layer: int) -> Tensor | None:
-        """A logit for each token passed between key and query: the layer's input, normed,
-        x [B, S, D] -> [B, H, S]."""
+        """A logit term for each token after the key up to the query, from the layer's normed
+        input: x [B, S, D] -> [B, H, S]."""
         return None
 
     def scores(self, logits: Tensor, q: Tensor, k: Tensor, span: Span, layer: int) -> Tensor:

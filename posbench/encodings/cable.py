@@ -1,7 +1,7 @@
 """CABLE: context-aware biases for length extrapolation (Veisi et al. 2025, arXiv 2503.08067).
 
-FoX's form (fox.py), with -softplus(z) in place of ln sigmoid(z): the same functions, as
--softplus(z) = ln sigmoid(-z). The authors' code leaves out 1/sqrt(d); here the model keeps it.
+Like FoX (fox.py) with -softplus(z) in place of ln sigmoid(z). Both can express the same functions,
+as -softplus(z) = ln sigmoid(-z). The authors' code leaves out 1/sqrt(d); here the model keeps it.
 """
 
 from __future__ import annotations

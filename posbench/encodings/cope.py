@@ -1,7 +1,7 @@
 """CoPE: contextual position encoding (Golovneva et al. 2024, arXiv 2405.18719, section 4).
 
-e is interpolated between the whole positions on either side. One table e [d, positions] a layer,
-shared by its heads, starting at zero.
+Positions p_ij are not integers: e[p_ij] is interpolated between the two nearest columns of the
+table e [d, positions]. Each layer has one table, shared by its heads, which starts at zero.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """DAPE: data-adaptive positional encoding (Zheng et al. 2024, arXiv 2405.14722, section 3).
 
-f is an MLP over the heads of one pair (i, j): 2H -> hidden, LeakyReLU, hidden -> H, one a layer,
-starting as PyTorch's linear layers do. B's parameters are shared by the layers, as in KERPLE (the
-authors' code has them a layer). The mask comes after f.
+f is an MLP over the heads of one pair (i, j): 2H -> hidden, LeakyReLU, hidden -> H. Each layer has
+its own, initialised as PyTorch's linear layers are. The parameters of the bias B are shared by all
+layers, as in KERPLE (the authors' code has them per layer). The causal mask is applied after f.
 """
 
 from __future__ import annotations

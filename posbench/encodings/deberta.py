@@ -1,10 +1,10 @@
 """DeBERTa's disentangled attention (He et al. 2021, arXiv 2006.03654, equations 2 to 4).
 
-delta(i, j) = clip(i - j + k, 0, 2k - 1). K^r = P W_k, Q^r = P W_q: P [2k, D] is shared by all
-layers, W_k and W_q are one pair a layer, all N(0, 0.02). softmax(A / sqrt(d (1 + terms))): with
-both terms the paper's sqrt(3d). The paper reads Q^r at delta(j, i); Microsoft's code and
-transformers read it at delta(i, j): p2c_index says which. The enhanced mask decoder belongs to
-masked language models and is left out.
+delta(i, j) = clip(i - j + k, 0, 2k - 1). K^r = P W_k and Q^r = P W_q, where P [2k, D] is shared by
+all layers and each layer has its own W_k and W_q; all start as N(0, 0.02). The weights are
+softmax(A / sqrt(d (1 + terms))), with both terms the paper's sqrt(3d). The paper reads Q^r at
+delta(j, i), Microsoft's code and transformers at delta(i, j): p2c_index chooses. The enhanced mask
+decoder belongs to masked language models and is left out.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class DeBERTa(Encoding):
         return (self.shape.head_width * (1 + self.terms)) ** -0.5
 
     def _project(self, projection: Tensor, delta: Tensor) -> Tensor:
-        """Projected rows of P at delta [M] -> [H, M, d]; every row is projected once."""
+        """Rows delta [M] of the table P, projected -> [H, M, d]; every row is projected once."""
         assert self.table is not None
         projected = self.table @ projection
         return projected[delta].unflatten(-1, (self.shape.heads, -1)).transpose(0, 1)

@@ -7,8 +7,8 @@
     LogNRoPE      logits ln(n)/ln(L), n > L                   (Su 2021)
     Streaming     the last W keys and the first n             (Xiao et al. 2024, arXiv 2309.17453)
 
-s is `factor`, L `original_length`, l the length of the window at hand. All are functions of their
-arguments and the window alone: a long window leaves nothing behind for the next, short one.
+s is `factor`, L `original_length`, l the length of the current window. None keeps any state: a
+long window does not change how the next, shorter one is computed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from posbench.encodings.sinusoid import frequencies
 
 
 class Extended(RoPE):
-    """RoPE, trained at original_length, to be used at factor times that."""
+    """Base class: RoPE trained at original_length, used at factor times that length."""
 
     directions = "both, unpublished"
 
@@ -86,10 +86,11 @@ class DynamicNTK(Extended):
 class YaRN(Extended):
     """NTK by parts: pairs that turn often stay, those that turn once or less are interpolated.
 
-    What decides is a pair's turns within original_length: nothing is kept at alpha, all is at
-    beta. In between the paper's share is linear in the turns, the authors' code's in the pair's
-    number, between the whole numbers around those bounds (ramp="code"). Queries and keys are
-    multiplied by attention_factor, 0.1 ln s + 1 unless given, logits so by its square.
+    What counts is how often a pair turns within original_length: at alpha turns or fewer its
+    frequency is divided by s, at beta or more it is kept. In between, the share that is kept grows
+    linearly with the turns in the paper (ramp="paper"), with the index of the pair in the authors'
+    code (ramp="code", bounds rounded to whole indices). Queries and keys are multiplied by
+    attention_factor, 0.1 ln s + 1 unless given, so logits by its square.
     """
 
     paper = "2309.00071"
@@ -130,6 +131,7 @@ class YaRN(Extended):
         return slow + self._kept(theta) * (theta - slow)
 
     def _kept(self, theta: Tensor) -> Tensor:
+        """The share g_c of each pair's frequency that is kept, 0 .. 1; [d/2]."""
         if self.ramp == "paper":
             turns = self.original_length * theta / (2 * math.pi)
             return ((turns - self.alpha) / (self.beta - self.alpha)).clamp(0, 1)
@@ -139,7 +141,7 @@ class YaRN(Extended):
         return 1 - ((number - first) / max(last - first, 0.001)).clamp(0, 1)
 
     def _pair(self, turns: float) -> float:
-        """The number of the pair that turns so often within original_length."""
+        """The (fractional) index of the pair that turns `turns` times within original_length."""
         period = self.original_length / (turns * 2 * math.pi)
         return self.shape.head_width * math.log(period) / (2 * math.log(self.base))
 

@@ -1,8 +1,9 @@
 """FIRE: functional interpolation of relative positions (Li et al. 2024, arXiv 2310.04418).
 
-i is the query's position, not the window's length: the future does not enter. f is an MLP with
-one hidden ReLU layer and a value for each head; L is fixed, c and the multiplier m are learned.
-One f, c and m a layer; linear layers start as in PyTorch, U(+-1/sqrt(fan in)).
+Distances are divided by the query's own position i, not by the window's length, so future tokens
+have no influence. f is an MLP with one hidden ReLU layer and one output for each head. L is fixed;
+c and the multiplier m are learned. Each layer has its own f, c and m; the MLP's weights start as
+PyTorch's linear layers do, U(+-1/sqrt(fan in)).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """FoX: the forgetting transformer (Lin et al. 2025, arXiv 2503.02130, section 3).
 
-x is the layer's normed input. w and b are one pair a head and layer and start as PyTorch's linear
-layer does, U(+-1/sqrt(D)).
+x is the layer's input after its norm. Each head of each layer has its own w and b, which start as
+PyTorch's linear layer does, U(+-1/sqrt(D)).
 """
 
 from __future__ import annotations

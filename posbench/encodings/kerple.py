@@ -1,9 +1,9 @@
 """KERPLE: kernelized relative biases (Chi et al. 2022, arXiv 2205.09921, section 4).
 
-r1, r2 > 0 are one pair a head, shared by all layers. As in the authors' code the bias is added
-after 1/sqrt(d) (the paper's equation 1 has it before), and parameters that leave their bounds,
-0.01 from below and for the power's exponent 2 from above, are moved back after each step. The
-kernels are functions of |i - j|; encoders with them were not published.
+Each head has its own r1, r2 > 0, shared by all layers. As in the authors' code the bias is added
+after the factor 1/sqrt(d) (before it in the paper's equation 1). After each optimizer step
+parameters below 0.01 are moved back to 0.01, and an exponent r2 above 2 to 2. The kernels are
+functions of |i - j|, but encoders with them were not published.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from posbench.encodings.base import Encoding, Shape
 
-LEAST = 0.01
+LEAST = 0.01  # of r1 and r2
 
 
 class KerpleLog(Encoding):

@@ -1,8 +1,8 @@
 """Learned absolute positions (Gehring et al. 2017, arXiv 1705.03122; BERT, GPT-2).
 
-std defaults to D^-0.5, fairseq's choice beside token embeddings that s brings to unit size.
-There is no row past the table. beyond="refuse" has no number for longer windows, "clamp" takes the
-last row, "interpolate" spreads the table's rows over the window.
+std defaults to D^-0.5, fairseq's choice; the factor s brings token embeddings to unit size. For
+positions past the table, beyond="refuse" refuses the window, "clamp" takes the table's last row,
+and "interpolate" spreads the table's rows over the whole window.
 """
 
 from __future__ import annotations

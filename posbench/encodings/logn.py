@@ -1,8 +1,8 @@
 """Logits scaled with the logarithm of the context's length, beyond a length L only.
 
-Attention over more keys than were trained on stays as sharp (Su 2021; SWAN-GPT's global
-layers, Puvvada et al. 2025, arXiv 2504.08719, whose exact factor was not read). Windows of at most
-L are left alone.
+So attention stays as sharp over more keys than in training (Su 2021; also in the global layers of
+SWAN-GPT, Puvvada et al. 2025, arXiv 2504.08719, whose exact factor we have not read). Windows of
+at most L tokens are not changed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """p-RoPE: RoPE without its lowest frequencies (Barbero et al. 2025, arXiv 2410.06205).
 
-The frequencies are RoPE's over the whole d; the pairs left alone carry content.
+Frequencies are those of RoPE over the whole head width d; the pairs that are not turned carry
+content alone.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from posbench.encodings.rope import RoPE
 
 
 class PRoPE(RoPE):
-    """RoPE on a fraction of the pairs, the frequencies as they were."""
+    """RoPE on the highest-frequency fraction of the pairs, frequencies unchanged."""
 
     paper = "2410.06205"
     formula = (

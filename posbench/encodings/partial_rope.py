@@ -1,6 +1,7 @@
 """Partial rotary embedding (GPT-NeoX-20B, Black et al. 2022, arXiv 2204.06745, section 2.1).
 
-They are a RoPE of their own size; the other dimensions carry content alone.
+The first r dimensions of a head are rotated, as by a RoPE of head width r; the others carry
+content alone.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ et al. 2025, arXiv:2504.08719) puts windowed RoPE layers between layers without 
 (arXiv:2503.19786, section 2) five windowed layers with a small base to a global one with a large
 base.
 
-The pattern is repeated over the layers; a model with fewer layers takes its last ones. What a part
-adds to the input (sinusoidal, learned) is added once, and so is seen by all layers.
+The pattern is repeated over the layers; a model with fewer layers takes the pattern's last
+entries. What a part adds to the input (sinusoidal, learned) is added once: all layers see it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Make = Callable[[Shape], Encoding]
 
 
 class Pattern(Encoding):
-    """parts, by name, serve the layers that pattern names them for; windows are in tokens."""
+    """pattern names the part that serves each layer; parts and windows (in tokens) go by name."""
 
     paper = ""  # each part has its own
     formula = ""

@@ -1,9 +1,9 @@
 """Randomized positions (Ruoss et al. 2023, arXiv 2305.16843, section 3) over other encodings.
 
-For each batch as many distinct positions as the window has tokens are drawn and used, in order,
-as the positions of the encoding, which so meets in training every distance
-that evaluation will bring. Evaluation draws too, from a generator with the fixed `seed`: the same
-positions for every window of one length.
+For each batch, as many distinct positions as the window has tokens are drawn, sorted, and given to
+the encoding as the tokens' positions: in training it meets every distance that evaluation will
+need. Evaluation draws too, from a generator with the fixed `seed`: all windows of one length get
+the same positions.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from posbench.encodings.rope import RoPE
 from posbench.encodings.sinusoidal import Sinusoidal
 from posbench.encodings.t5 import T5Bias
 
-MOST = 2**24  # each batch is a permutation of them
+MOST = 2**24  # positions: each batch permutes all of them
 
 
 def at_least_one(positions: int) -> int:
-    """positions, if there is one and not too many. Raises ValueError."""
+    """positions itself. Raises ValueError where it is below 1 or above MOST."""
     if not 1 <= positions <= MOST:
         raise ValueError(f"encoding.positions={positions} must lie in 1 .. {MOST}")
     return positions
 
 
 class Randomized(Encoding):
-    """To be inherited from before an encoding: its positions are drawn at random."""
+    """A mixin, named before the encoding it changes: positions are drawn at random."""
 
     paper = "2305.16843"
     formula = "token i stands at p_i,  p_0 < p_1 < ... drawn from 0 .. positions - 1"
 
     def draw_from(self, positions: int, seed: int) -> None:
-        """For the constructor, after the encoding's own."""
+        """Set positions and seed; a subclass calls it after the encoding's own constructor."""
         self.max_length = positions
         self.seed = seed
 

@@ -1,8 +1,8 @@
 """Rotary position embedding (Su et al. 2021, arXiv 2104.09864, equation 34).
 
-q'_i . k'_j depends on i - j and the contents only. No parameters. layout: "half" pairs
-dimension c with c + d/2 (LLaMA, GPT-NeoX), "interleaved" pairs 2c with 2c + 1 (the paper,
-GPT-J): the same model class, not the same numbers for given weights.
+q'_i . k'_j depends on i - j and the contents only. No parameters. layout="half" pairs dimension c
+with c + d/2 (LLaMA, GPT-NeoX), "interleaved" pairs 2c with 2c + 1 (the paper, GPT-J). Both express
+the same models, but given weights mean different models.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class RoPE(Encoding):
         self.layout = layout
 
     def frequencies(self, span: Span) -> Tensor:
-        """Radians that a position turns each pair by; float64 [d/2]."""
+        """The angle in radians that each pair turns per position; float64 [d/2]."""
         return frequencies(self.shape.head_width, self.base, span.keys.device)
 
     def rotate(self, q: Tensor, k: Tensor, span: Span, layer: int) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,7 @@
 """Sandwich (Chi et al. 2023, arXiv 2212.10356).
 
-k = 1 .. D'/2, h = 1 .. H: the inner product of two sinusoids as a bias, 0 at distance 0, falling
-fastest for small h. No parameters. D' is `size`, the paper's 128.
+With k = 1 .. D'/2 and head h = 1 .. H: the inner product of two sinusoidal embeddings as a bias, 0
+at distance 0, falling fastest for small h. No parameters. D' is `size`, 128 in the paper.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from posbench.encodings.base import Encoding, Shape
 
 
 class Sandwich(Encoding):
-    """A fixed bias: what two sinusoids have in common at a distance."""
+    """A fixed bias: the inner product of two sinusoidal embeddings at a distance."""
 
     paper = "2212.10356"
     formula = (

@@ -1,7 +1,7 @@
 """Relative position representations (Shaw et al. 2018, arXiv 1803.02155, equations 3 and 4).
 
-Tables of 2k + 1 rows, one pair a layer, shared by its heads. A causal model reads the k + 1
-rows of j <= i only, a two-sided one all. Both tables start as N(0, d^-0.5).
+w^K and w^V are tables of 2k + 1 rows; each layer has its own two, shared by its heads. A causal
+model reads only the k + 1 rows of j <= i, a two-sided one all. Both tables start as N(0, d^-0.5).
 """
 
 from __future__ import annotations

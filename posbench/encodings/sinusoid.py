@@ -1,4 +1,4 @@
-"""The sinusoid of Vaswani et al. 2017 (arXiv 1706.03762), section 3.5, for several schemes."""
+"""The sinusoid of Vaswani et al. 2017 (arXiv 1706.03762), section 3.5, shared by encodings."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from torch import Tensor
 
 
 def positive(base: float) -> float:
-    """base, if it can be one. Raises ValueError."""
+    """base itself. Raises ValueError where it is not positive."""
     if not base > 0:
         raise ValueError(f"encoding.base={base} must be positive")
     return base
 
 
 def frequencies(width: int, base: float, device: torch.device) -> Tensor:
-    """base^(-2k/width), k = 0 .. ceil(width/2)-1: radians a position; float64."""
+    """base^(-2k/width), k = 0 .. ceil(width/2)-1: radians per position; float64."""
     exponent = torch.arange(0, width, 2, device=device, dtype=torch.float64) / width
     return base**-exponent
 
@@ -28,7 +28,7 @@ def angles(positions: Tensor, width: int, base: float) -> Tensor:
 
 
 def interleaved(positions: Tensor, width: int, base: float) -> Tensor:
-    """sin at even, cos at odd places, as the paper prints it; [M] -> float64 [M, width]."""
+    """sin at even, cos at odd dimensions, as in the paper; [M] -> float64 [M, width]."""
     phase = angles(positions, width, base)
     return torch.stack((phase.sin(), phase.cos()), dim=-1).flatten(1)[:, :width]
 

@@ -1,7 +1,7 @@
 """Sinusoidal absolute positions (Vaswani et al. 2017, arXiv 1706.03762, section 3.5).
 
-The paper's s is sqrt(D). Here the model scales the tokens, for all encodings alike, so that they
-enter with unit size (model.py); without that, an amplitude-1 sinusoid swamps them.
+s is sqrt(D) in the paper. Here the model scales token embeddings to unit size, for all encodings
+alike (model/transformer.py); without that, a sinusoid of amplitude 1 swamps them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Scalable softmax (Nakanishi 2025, arXiv 2501.19399) over no positional encoding.
 
-n_i is how many keys the query sees, i + 1 in a causal window, so that attention does not flatten
-as the window grows. One s a head and layer; all start so that s ln n averages 1 over the training
-length (an assumption: the paper's own start was not read).
+n_i is how many keys query i sees, i + 1 in a causal window: attention does not flatten as the
+window grows. Each head of each layer has its own s. All start so that s ln n averages 1 over the
+training length (an assumption: we have not read the paper's own initialisation).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from posbench.encodings.base import Encoding, Shape, Span
 
 
 class SSMax(Encoding):
-    """Logits that grow with the logarithm of what there is to attend to."""
+    """Logits that grow with the logarithm of the number of keys."""
 
     paper = "2501.19399"
     formula = "logit_ij = s_h ln(n_i) q_i . k_j / sqrt(d)"

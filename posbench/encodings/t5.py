@@ -1,11 +1,10 @@
 """T5's bucketed relative bias (Raffel et al. 2020, arXiv 1910.10683, section 2.1).
 
-Causal buckets: with B buckets, the first B/2 hold one distance each, the rest grow
-logarithmically up to max_distance, and the last takes everything beyond. In a two-sided model
-half of the buckets are the past's and half the future's, each as B/2 causal ones. A table of B x H
-scalars, shared by all layers, starting as N(0, D^-0.5). T5 itself leaves out the 1/sqrt(d) and
-puts it into W_q's initialisation: T5Unscaled. In T5Bias the model keeps it, and b is added after
-it.
+Causal buckets: of B buckets the first B/2 hold one distance each, the others grow
+logarithmically up to max_distance, and the last holds all larger distances. In a two-sided model
+half of the buckets are for the past and half for the future, each as B/2 causal ones. One table b
+of B x H scalars, shared by all layers, starts as N(0, D^-0.5). T5 itself has no factor 1/sqrt(d)
+on the logits but in W_q's initialisation: that is T5Unscaled. T5Bias keeps it and adds b after.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from posbench.encodings.base import Encoding, Shape
 
 
 class T5Bias(Encoding):
-    """A learned scalar a head and bucket of distances."""
+    """A learned scalar for each head and each bucket of distances."""
 
     paper = "1910.10683"
     formula = "logit_ij = q_i . k_j / sqrt(d) + b[h, bucket(i - j)]"
@@ -42,7 +41,7 @@ class T5Bias(Encoding):
         nn.init.normal_(self.bias, std=shape.width**-0.5)
 
     def bucket(self, distance: Tensor) -> Tensor:
-        """Distances [M] -> buckets [M]; an edge that falls on an integer belongs above it."""
+        """Distances [M] -> buckets [M]; an edge that is an integer starts the next bucket."""
         if self.shape.two_sided:
             half = self.buckets // 2
             return self._one_sided(distance.abs(), half) + half * (distance < 0)
@@ -61,6 +60,8 @@ class T5Bias(Encoding):
 
 class T5Unscaled(T5Bias):
     """T5's own parametrisation: logits without 1/sqrt(d), query projections that much smaller."""
+
+    formula = "logit_ij = q_i . k_j + b[h, bucket(i - j)]"
 
     def __init__(self, shape: Shape, buckets: int = 32, max_distance: int = 128) -> None:
         super().__init__(shape, buckets, max_distance)

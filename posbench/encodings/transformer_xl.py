@@ -1,9 +1,10 @@
 """Transformer-XL's relative attention with segment memory (Dai et al. 2019, arXiv 1901.02860).
 
-r_n is a concatenated sin|cos sinusoid of width D, W_R one matrix a layer. u and v are one pair a
-head, shared by all layers as in the authors' code unless untie=True. All start as N(0, 0.02).
-Each layer also sees its own inputs of the previous memory_length tokens, without gradient. In a
-two-sided model n = i - j has both signs, as in XLNet, and there is no memory.
+r_n is a sinusoid of width D, all sines before all cosines; each layer has its own matrix W_R. Each
+head has its own u and v, shared by all layers, as in the authors' code, unless untie=True. All
+start as N(0, 0.02). Each layer also sees, without gradient, its own inputs of the previous
+memory_length tokens. In a two-sided model n = i - j has both signs, as in XLNet, and there is no
+memory.
 """
 
 from __future__ import annotations

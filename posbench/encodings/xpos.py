@@ -1,8 +1,9 @@
 """xPos (Sun et al. 2023, arXiv 2212.10554, section 3): RoPE whose pairs fade with distance.
 
-Queries get zeta^((i - m)/scale_base), keys zeta^((m - j)/scale_base), m the middle of the window:
-any common m cancels. Far from it the factors leave float32's range, so long windows are turned in
-float64. The paper's blockwise causal attention at inference is not part of the encoding.
+Queries are multiplied by zeta^((i - m)/scale_base), keys by zeta^((m - j)/scale_base), with m the
+middle of the window; m cancels in the product. Far from m the factors leave float32's range, so
+long windows are rotated in float64. The paper's blockwise causal attention at inference is not
+part of the encoding.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ Documents = Sequence[np.ndarray]  # each: BOS and the document's tokens
 class Window:
     """Inputs document[start : start + length]; the last `scored` next tokens count.
 
-    memory: so many tokens of the document's windows before are keys too.
+    memory: how many tokens of the document's earlier windows are keys too (segment memory).
     """
 
     document: int
@@ -39,9 +39,10 @@ class Window:
 
 
 class EvaluationProtocol(Protocol):
-    """Which targets, which context. Raises UserError where the documents are too short."""
+    """Says which tokens are scored, and with which context. windows raises UserError where the
+    documents are too short."""
 
-    label: str  # with all that moves the number besides the length
+    label: str  # with every setting but the length that changes the result
 
     def __init__(self, config: EvalConfig) -> None: ...
 
@@ -88,10 +89,11 @@ class FixedTargets:
 class _EveryToken:
     """Every token but BOS scored once, of documents long enough for the longest window.
 
-    Of each document one stretch, up to `tokens` tokens in all: a turn of each is as many as the
-    longest window, until no document has more. Where not all of a document is scored its stretch
-    lies anywhere, by the golden ratio: how texts begin is easy to know. A window ends every
-    step(length) tokens, the first as soon as it is whole; the last may be short of targets.
+    One stretch of each document is scored, up to `tokens` tokens in all: documents take turns of
+    as many tokens as the longest window, until none has more. A stretch shorter than its document
+    starts at a place chosen by the golden ratio, as beginnings of texts are easy to predict. A
+    window ends every step(length) tokens, the first once it is full; the last may have fewer
+    targets.
     """
 
     label: str
@@ -109,7 +111,7 @@ class _EveryToken:
         raise NotImplementedError
 
     def memory(self, length: int) -> int:
-        """What of a length is memory."""
+        """How many tokens of a length are segment memory."""
         return 0
 
     def windows(self, documents: Documents, length: int) -> list[Window]:

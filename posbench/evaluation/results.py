@@ -62,12 +62,12 @@ class Result:
 
     @property
     def word_perplexity(self) -> float | None:
-        """exp of the same sum over the words that begin in the scored text."""
+        """exp(nll / words), words being those that begin in the scored text."""
         return self._exp(self.words)
 
     @property
     def bits_per_byte(self) -> float | None:
-        """The same sum in bits over the bytes of the scored text: comparable across tokenizers."""
+        """nll in bits over the bytes of the scored text: comparable across tokenizers."""
         return self.nll / math.log(2) / self.bytes if self.nll is not None and self.bytes else None
 
     def _exp(self, count: int | None) -> float | None:
@@ -75,7 +75,7 @@ class Result:
 
 
 def forget(folder: Path) -> None:
-    """Drop all rows: an evaluation begins."""
+    """Delete all results and probes of a run folder, before a new evaluation."""
     for name in ("results.jsonl", "probes.jsonl"):
         (folder / name).unlink(missing_ok=True)
 
@@ -86,7 +86,7 @@ def append(folder: Path, result: Result) -> None:
 
 
 def shown(result: Result) -> dict[str, float | None]:
-    """What follows from the sum, for the reader of a file."""
+    """The quantities derived from nll, written beside it for whoever reads the file."""
     names = ("perplexity", "bits_per_byte", "word_perplexity")
     return {name: getattr(result, name) for name in names}
 
@@ -128,7 +128,7 @@ class TokenLosses:
 def save_losses(
     folder: Path, result: Result, windows: Sequence[Window], losses: np.ndarray | None
 ) -> None:
-    """Arrays losses [N] and windows [W, 5]: see `TokenLosses`. None: those there were go.
+    """Write arrays losses [N] and windows [W, 5] for `read_losses`; None deletes earlier ones.
 
     A window's columns are document, start, length, scored and memory: its losses are the next
     `scored` ones, of the last so many positions of `length`.
@@ -229,7 +229,7 @@ def append_probe(folder: Path, result: ProbeResult) -> None:
 
 
 def read_probes(folder: Path) -> list[ProbeResult]:
-    """All of a run, the latest of each probe, distance, extension and set of trials."""
+    """All probe results of a run, the latest of each probe, distance, extension and trials."""
     latest: dict[tuple[str, int, str | None, str], ProbeResult] = {}
     for result in _rows(ProbeResult, folder / "probes.jsonl"):
         latest[result.probe, result.distance, result.extension, result.trials_hash] = result

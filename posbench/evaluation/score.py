@@ -1,8 +1,9 @@
 """Perplexity by length, under the protocols of protocols.py.
 
 One sum of negative log likelihoods in float64 and one count for each protocol and length; never
-a mean of batch means. The model runs in float32, logits are made for the scored tokens only. A
-length at which a loss is no number has neither, but a reason.
+a mean of batch means. The model runs in float32, logits are made for the scored tokens only. Where
+a loss is not finite the length has a reason instead. "Memory" is a model's segment memory, but for
+peak_memory, which is RAM.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def evaluate(
     words: Sequence[np.ndarray] | None = None,
     world: World = ALONE,
 ) -> Iterator[Scored]:
-    """Each result in turn, with its windows and the loss of every token scored in them, in nats.
+    """Yield each Result with its windows and the loss in nats of every token scored in them.
 
     byte_lengths [V] are the bytes a token stands for, words the number of words that begin in
     each token of each document, where the corpus has words.
@@ -191,9 +192,9 @@ def score(
 ) -> np.ndarray:
     """The negative log likelihood of every scored token, in nats, float64, in order of windows.
 
-    All processes of world take part, and all get it. It is the same for any number of them, to the
-    rounding of logits: what they share out are whole batches, and logits are made for a number of
-    tokens that depends on all windows, but a token stands at another place among them.
+    All processes of world take part, and all get the array. Up to the rounding of logits it does
+    not depend on their number: processes share out whole batches, and logits are computed for
+    chunks of one size, but a token's place in its chunk may differ.
     """
     units = _units(windows, batch_tokens)
     rows = min(LOGIT_ROWS, sum(window.scored for window in windows))
@@ -247,7 +248,7 @@ def _states(
 
 
 def _chunks(parts: Iterable[tuple[Tensor, Tensor]], rows: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """The same rows, so many at a time: a matrix product's last bits depend on its shape."""
+    """Regroup parts into chunks of `rows` rows: a product's last bits depend on its shape."""
     states: list[Tensor] = []
     targets: list[Tensor] = []
     for part in parts:
@@ -263,7 +264,7 @@ def _chunks(parts: Iterable[tuple[Tensor, Tensor]], rows: int) -> Iterator[tuple
 
 
 def _units(windows: Sequence[Window], batch_tokens: int) -> list[Unit]:
-    """A batch each; with memory, as many documents as make a batch, turn by turn."""
+    """One batch a unit; with memory, a unit holds the windows of as many documents as fit."""
     memory = max(window.memory for window in windows)
     if not memory:
         return [[batch] for batch in _batches(windows, batch_tokens)]

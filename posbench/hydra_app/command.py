@@ -1,4 +1,4 @@
-"""A command under Hydra, with Hydra's habits but this project's error lines."""
+"""The decorator that makes a function a command: composed by Hydra, errors as one line."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from omegaconf import DictConfig, OmegaConf
 
 from posbench.errors import Parted, SweepFailed, UserError, one_line
 from posbench.hydra_app import sweep, unsupported
-from posbench.hydra_app.error_lines import complain, is_users
+from posbench.hydra_app.error_lines import is_users, print_error
 from posbench.hydra_app.launcher import in_multirun
-from posbench.hydra_app.sweep import Habits, Settled
+from posbench.hydra_app.sweep import NothingToRun, SweepHooks
 from posbench.machine import job, paths
 from posbench.terminal import streams
 
-OmegaConf.register_new_resolver("home", lambda path: paths.typed("run.root", path), replace=True)
+OmegaConf.register_new_resolver(
+    "home", lambda path: paths.expanded("run.root", path), replace=True
+)
 
 Task = Callable[[DictConfig], None]
 
 
 def command(
-    config_name: str, habits: Habits | None = None
+    config_name: str, hooks: SweepHooks | None = None
 ) -> Callable[[Task], Callable[[], None]]:
     """Make `task` a command composed from conf/<config_name>.yaml.
 
@@ -33,7 +35,7 @@ def command(
     def decorate(task: Task) -> Callable[[], None]:
         def call() -> None:
             failed: list[Exception] = []  # a single job's
-            sweep.current = sweep.Sweep(habits or Habits())
+            sweep.current = sweep.Sweep(hooks or SweepHooks())
 
             def guarded(node: DictConfig) -> None:
                 streams.substitute()  # in a worker of a launcher's too
@@ -46,9 +48,9 @@ def command(
                     if not in_multirun():
                         failed.append(error)  # raised below: Hydra would print it too
                         return
-                    said = f"{sweep.name(node)}: {one_line(error)}"
+                    said = f"{sweep.job_name(node)}: {one_line(error)}"
                     sweep.current.failed[job.current.number] = said
-                    complain(said)
+                    print_error(said)
                     if not is_users(error):
                         traceback.print_exc()
 
@@ -58,9 +60,9 @@ def command(
                 )(guarded)()
             except Parted as parted:
                 raise parted.error from None
-            except Settled as settled:
-                if settled.error is not None:
-                    raise settled.error from None
+            except NothingToRun as stopped:
+                if stopped.error is not None:
+                    raise stopped.error from None
                 return
             except Exception as error:  # a launcher that loses a worker gives up its other jobs
                 if not sweep.current.multirun:
@@ -80,7 +82,7 @@ def command(
 
 
 def _require_readable(error: Exception) -> None:
-    """Raise UserError for what Hydra, not a task, raised about a word of the command line."""
+    """Raise UserError for an error of Hydra's own about an override."""
     if isinstance(error, (ValueError, TypeError, AssertionError, RecursionError)):
         raise UserError(f"the overrides cannot be read: {one_line(error)}") from error
 

@@ -1,4 +1,4 @@
-"""What a user reads of a failed command: one line on stderr. Here is how Hydra's errors read."""
+"""Printing a failed command's error as one line on stderr; and how Hydra's errors read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from posbench.errors import (
 )
 from posbench.hydra_app.launcher import EXTRAS
 from posbench.hydra_app.overrides import as_text
-from posbench.hydra_app.unsupported import elsewhere
+from posbench.hydra_app.unsupported import misplaced_yaml
 from posbench.machine import torchrun
 from posbench.machine.confidential import redacted
 from posbench.terminal.streams import printable
@@ -29,8 +29,8 @@ from posbench.terminal.streams import printable
 LONGEST = 2000  # characters of a line
 
 
-def complain(line: str, details: Sequence[str] = ()) -> None:
-    """One red line on stderr, and plain ones, whatever the number of processes."""
+def print_error(line: str, details: Sequence[str] = ()) -> None:
+    """Print a red line on stderr and details below it, from one of the processes only."""
     if not _first_to_say():
         return
     from rich.console import Console
@@ -54,7 +54,7 @@ def _first_to_say() -> bool:
 
 
 def is_users(error: BaseException) -> bool:
-    """Whether an error is about what was asked, so that a traceback would not help."""
+    """Whether an error is the user's to mend, so that a traceback would not help."""
     kinds = (UserError, HydraException, OmegaConfBaseException, OSError, yaml.YAMLError)
     return isinstance(error, kinds) or is_out_of_memory(error) or failed_import(error) is not None
 
@@ -74,7 +74,7 @@ def _(error: HydraException) -> str:
 
 
 def _with_cause(error: BaseException) -> str:
-    """Hydra's own words often lack what was wrong."""
+    """Hydra's message and that of its cause, which often says what was wrong."""
     told = (re.sub(":\n", ": ", str(e or "")) for e in (error, error.__cause__))
     said, why = (" ".join(text.split("\n")[0].split()) for text in told)
     return ": ".join(dict.fromkeys(filter(None, (said, why)))) or type(error).__name__
@@ -92,7 +92,7 @@ def _missing_choice(error: MissingConfigException) -> str:
         )
     if group == "hydra/sweeper":
         return f"{group}={name}: posbench sweeps with Hydra's own, basic; posbench tune searches"
-    hint = elsewhere(group, name) or nearest(name, options)
+    hint = misplaced_yaml(group, name) or nearest(name, options)
     return f"{group}={name}: there is no such {group}{hint} ({', '.join(options)})"
 
 
@@ -106,16 +106,16 @@ def _missing_key(key: str, cause: BaseException | None) -> str:
     return no_such_key(key)
 
 
-def exit_with(error: BaseException) -> int:
-    """Report a user's error in a line; anything else is a defect and shows its traceback."""
+def exit_code(error: BaseException) -> int:
+    """Print a user's error and return exit code 1. Raises any other error: it is a defect."""
     if not is_users(error):
         raise error
-    complain(one_line(error), error.details if isinstance(error, SweepFailed) else ())
+    print_error(one_line(error), error.details if isinstance(error, SweepFailed) else ())
     return 1
 
 
 def interrupted(error: KeyboardInterrupt) -> int:
-    """Say that a command was stopped, and how far it came if it knows; the exit code."""
+    """Print that a command was stopped, and how far it came if known; the exit code."""
     if _first_to_say():
         print(f"\n{str(error) or 'interrupted'}", file=sys.stderr)
     return 130

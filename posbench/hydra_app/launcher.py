@@ -26,26 +26,26 @@ EXTRAS = {
 
 
 def in_multirun() -> bool:
-    """Whether this is one job of many, in whichever process."""
+    """Whether this process runs a job of a sweep."""
     return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
 
 
-def elsewhere(hydra: Any) -> bool:
+def uses_other_processes(hydra: Any) -> bool:
     """Whether the launcher in Hydra's part of a configuration runs jobs in other processes."""
     return not hydra.launcher._target_.endswith(".BasicLauncher")
 
 
 def job(total: int | None = None) -> Job:
-    """This process's job. total: of the sweep's jobs, where that is known."""
+    """The job that this process runs. total: how many jobs the sweep has, if known."""
     asked = _asked()
     if asked is None:
         return Job()
     number, share = int(asked.job.num) + 1, _share(asked, usable_cores())
-    return Job(number, total, elsewhere(asked), share)
+    return Job(number, total, uses_other_processes(asked), share)
 
 
 def enter_folder() -> None:
-    """Work where the sweep was started: a worker of a cluster begins elsewhere.
+    """Change to the folder where the sweep was started: a cluster's worker starts in another.
 
     Relative paths, run.root among them, then mean the same everywhere. Raises UserError where
     this machine does not have that folder.
@@ -63,7 +63,7 @@ def enter_folder() -> None:
 
 
 def _asked() -> Any:
-    """Hydra's part of the configuration inside a sweep's job, else None."""
+    """Hydra's own configuration in a job of a sweep, else None."""
     return HydraConfig.get() if in_multirun() else None
 
 

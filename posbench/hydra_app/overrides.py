@@ -1,4 +1,4 @@
-"""The words of a command line, made such that Hydra reads in them what was typed.
+"""The command line rewritten so that Hydra's grammar reads what the user meant.
 
 Hydra's grammar takes 1e3 for a number, [1] for a list, a comma for a sweep and many characters for
 a mistake. A key that takes a text (run.name, folder, ...) gets the characters as they stand, but
@@ -32,7 +32,7 @@ SEARCHED = "hydra.searchpath"
 
 
 def readable(command: str, rest: list[str]) -> list[str]:
-    """What Hydra is given of a command line: flags, a word each, then overrides.
+    """The arguments to give to Hydra: flags, one word each, then overrides.
 
     Raises UserError for a word that cannot be used, with the way to write it.
     """
@@ -48,7 +48,7 @@ def readable(command: str, rest: list[str]) -> list[str]:
 
 
 def _apart(rest: list[str]) -> tuple[list[str], list[str]]:
-    """Flags, each as --name or --name=value, and the other words, in whatever order they came."""
+    """Split a command line into flags, as --name or --name=value, and all other words."""
     parser = get_args_parser()
     parser.error = _no_flag  # type: ignore[method-assign]
     try:
@@ -72,7 +72,7 @@ def _no_flag(message: str) -> NoReturn:
 
 def _folder(key: str, typed: str) -> str:
     """A folder that must be there. Raises UserError."""
-    if not os.path.isdir(path := paths.typed(key, typed)):
+    if not os.path.isdir(path := paths.expanded(key, typed)):
         raise UserError(f"{key}={typed}: there is no such folder")
     return path
 
@@ -91,7 +91,7 @@ def _names_a_run(word: str) -> bool:
 
 
 def _taking(command: str, runs: list[str]) -> str:
-    """Words that name runs as the override of the key that takes them."""
+    """The override `run=` or `runs=` made of words that name run folders."""
     key, values = TAKES[command], [quoted(literal(run)) for run in runs]
     if key == "runs":
         return f"runs=[{','.join(values)}]"
@@ -166,14 +166,14 @@ def _searched(value: str) -> str:
 
 
 def _list(value: str) -> str:
-    """A list, each part that Hydra does not take as it stands quoted."""
+    """A list in Hydra's grammar, with quotes around each part that needs them."""
     parts = [part.strip() for part in value.strip()[1:-1].split(",")]
     made = (part if _is_readable(part) else quoted(part, Quote.double) for part in parts)
     return f"[{','.join(made)}]"
 
 
 def as_text(word: str) -> str:
-    """What to type in a shell where the values in a word are to be these characters."""
+    """An override quoted for Hydra and for a shell, so that its value is taken as plain text."""
     key, _, value = word.partition("=")
     listed = value[:1] == "[" and value[-1:] == "]"
     return shlex.quote(f"{key}={_list(value) if listed else quoted(value, Quote.double)}")
@@ -189,7 +189,7 @@ def _how_to_write(word: str, error: HydraException) -> str:
         return f"{word}: it is written key=value, and {key!r} is no key"
     if place is not None:
         rest = word[place:]
-        why = f"Hydra stops at {paths.shown(rest)}" if rest.strip() else "something is missing"
+        why = f"Hydra stops at {paths.shortened(rest)}" if rest.strip() else "something is missing"
     elif (left := re.search("extraneous input '(.*)' expecting", str(error))) is not None:
         why = f"Hydra stops at {left[1]!r}"
     else:

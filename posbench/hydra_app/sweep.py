@@ -38,7 +38,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        return name(self.node)
+        return job_name(self.node)
 
     @property
     def repeat(self) -> str:
@@ -49,23 +49,23 @@ class Job:
 
 
 @dataclasses.dataclass(frozen=True)
-class Habits:
-    """What a command knows of its jobs besides doing them.
+class SweepHooks:
+    """What a command adds to a sweep.
 
-    before: looks at all jobs before the first; False if there is nothing to run. Raises UserError.
-    trouble: why a job is not done, from what lies on disk; None if it is. Without it jobs run in
-    this process only.
+    before: is given all jobs before the first one starts, and returns False if none is to start.
+    Raises UserError. why_unfinished: reads from disk why a job is not finished, None if it is; a
+    command without it runs its jobs in this process only.
     """
 
     before: Callable[[Sequence[Job]], bool] = lambda jobs: True
-    trouble: Callable[[DictConfig], str | None] | None = None
+    why_unfinished: Callable[[DictConfig], str | None] | None = None
 
 
 @dataclasses.dataclass
 class Sweep:
-    """A multirun, or the single job that is not one."""
+    """The jobs of a multirun, and which failed; without a multirun one job that is not listed."""
 
-    habits: Habits = dataclasses.field(default_factory=Habits)
+    hooks: SweepHooks = dataclasses.field(default_factory=SweepHooks)
     multirun: bool = False
     folder: Path | None = None  # of the experiment, once there are jobs to start
     jobs: list[Job] = dataclasses.field(default_factory=list)  # as far as the sweeper tells
@@ -79,8 +79,11 @@ class Sweep:
 current = Sweep()
 
 
-class Settled(BaseException):
-    """Nothing is to be run; error says why, or None. Hydra swallows Exceptions of a callback."""
+class NothingToRun(BaseException):
+    """Raised by the callback to start no job; error: why, None for a dry run.
+
+    A BaseException, because Hydra swallows the Exceptions of a callback.
+    """
 
     def __init__(self, error: Exception | None = None) -> None:
         super().__init__()
@@ -88,41 +91,44 @@ class Settled(BaseException):
 
 
 class SweepCallback(Callback):
-    """Keeps `current` true, and lets nothing begin that Hydra would do elsewhere."""
+    """Hydra's callback: fills `current` and refuses what posbench does not support."""
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         try:
             unsupported.require_ours(config.hydra)
         except UserError as error:
-            raise Settled(error) from error
+            raise NothingToRun(error) from error
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         current.multirun = True
         try:
             unsupported.require_ours(config.hydra)
             current.jobs = _jobs(config)
-            if launcher.elsewhere(config.hydra) and current.habits.trouble is None:
+            if (
+                launcher.uses_other_processes(config.hydra)
+                and current.hooks.why_unfinished is None
+            ):
                 raise UserError(
                     "only the jobs of posbench train and posbench tune can run in other "
                     "processes; leave hydra/launcher out"
                 )
-            go_on = current.habits.before(current.jobs)
+            go_on = current.hooks.before(current.jobs)
         except Exception as error:
-            raise Settled(error) from error
+            raise NothingToRun(error) from error
         if not go_on:
-            raise Settled
+            raise NothingToRun
         if isinstance(config.get("run"), DictConfig):  # else that of posbench eval, a folder
-            root = Path(paths.typed("run.root", config.run.root))
+            root = Path(paths.expanded("run.root", config.run.root))
             current.folder = root / config.run.experiment
 
 
 def begin_job() -> None:
-    """Take down which job this process begins."""
+    """Set machine/job.py to the job that this process now begins."""
     job.current = launcher.job(current.total)
 
 
-def name(node: DictConfig) -> str:
-    """How a job is called in a line about it."""
+def job_name(node: DictConfig) -> str:
+    """The name of a job in messages, e.g. "rope seed 1"."""
     run = node.get("run")  # posbench eval's is a folder; posbench report has none
     if isinstance(run, DictConfig):
         return f"{run.name} seed {node.seed}"
@@ -130,11 +136,11 @@ def name(node: DictConfig) -> str:
 
 
 def failures() -> list[str]:
-    """Of each job that is not done: its name and why, and the command that repeats it."""
-    told, trouble = current.failed, current.habits.trouble
-    if trouble is None or not current.jobs:
+    """For each unfinished job its name, the reason, and the command that repeats it."""
+    told, why_unfinished = current.failed, current.hooks.why_unfinished
+    if why_unfinished is None or not current.jobs:
         return [told[number] for number in sorted(told)]
-    found = {each: trouble(each.node) for each in current.jobs}
+    found = {each: why_unfinished(each.node) for each in current.jobs}
     return [
         f"  {told.get(each.number, f'{each.name}: {reason}')}\n    {each.repeat}"
         for each, reason in found.items()
@@ -143,7 +149,7 @@ def failures() -> list[str]:
 
 
 def _jobs(config: DictConfig) -> list[Job]:
-    """What Hydra's basic sweeper will make of this command line; of another one nothing.
+    """The jobs that Hydra's basic sweeper will make of this command line; none for other sweepers.
 
     Raises UserError where some of the jobs cannot be composed.
     """
@@ -169,7 +175,7 @@ def _jobs(config: DictConfig) -> list[Job]:
 
 
 def check(jobs: Sequence[Job], ready: Callable[[DictConfig], object]) -> None:
-    """Raise UserError for all jobs of which `ready` raises one."""
+    """Raise one UserError that names every job for which `ready` raises one."""
     problems = {}
     for each in jobs:
         try:
@@ -180,7 +186,7 @@ def check(jobs: Sequence[Job], ready: Callable[[DictConfig], object]) -> None:
 
 
 def check_places(jobs: Sequence[Job], place: Callable[[DictConfig], Path]) -> None:
-    """Raise UserError where jobs would have one folder."""
+    """Raise UserError where two jobs would write to the same folder."""
     found = Counter(place(each.node) for each in jobs)
     if shared := [path for path, count in found.items() if count > 1]:
         raise UserError(
@@ -190,7 +196,10 @@ def check_places(jobs: Sequence[Job], place: Callable[[DictConfig], Path]) -> No
 
 
 def refuse(problems: Mapping[str, str], total: int) -> None:
-    """Raise UserError if there are problems of jobs, by their names: none is then started."""
+    """Raise one UserError with the problem of each job, if there are any; no job is then started.
+
+    problems: by the name of the job.
+    """
     if not problems:
         return
     jobs_with = {
@@ -201,7 +210,7 @@ def refuse(problems: Mapping[str, str], total: int) -> None:
 
 
 def _resolved(node: DictConfig) -> DictConfig:
-    """A job's own part of what Hydra composed for it, ${hydra:...} included."""
+    """A job's configuration without Hydra's own part, with ${hydra:...} resolved."""
     state = HydraConfig.instance()
     before = state.cfg
     state.set_config(node)
@@ -215,7 +224,7 @@ def _resolved(node: DictConfig) -> DictConfig:
 
 
 def _is_hydras(word: str) -> bool:
-    """Whether a word is about Hydra, but not about a sweep."""
+    """Whether an override is Hydra's own, but not of sweeper, launcher or mode."""
     key = word.lstrip("+~")
     return key.startswith(("hydra.", "hydra/")) and not key[6:].startswith(
         ("mode", "launcher", "sweep")

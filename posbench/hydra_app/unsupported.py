@@ -1,6 +1,6 @@
-"""What other Hydra applications do and posbench does not: refused, with what to do instead.
+"""Settings that other Hydra applications have and posbench does not: refused, with what to use.
 
-Asked before a job begins: nothing that was typed or written into a yaml is without effect.
+Checked before a job begins, so that no setting is silently without effect.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def require_ours(hydra: Any) -> None:
 
 
 def require_placed(node: DictConfig) -> None:
-    """Inside a job: raise UserError for a yaml whose keys are where nothing reads them."""
+    """Inside a job: raise UserError for a yaml whose keys lie where posbench does not read."""
     known = {key.partition(".")[0] for schema in SCHEMAS for key in known_keys(schema)}
     for key in map(str, node):
         if key not in known | {"hydra"}:
@@ -74,7 +74,7 @@ def _line(header: str | None) -> str:
 
 
 def _composed() -> Iterator[tuple[str, str, str | None, Any]]:
-    """Every yaml of this job: its file, package, the package it names itself, and its keys."""
+    """For each yaml of this job: file, package, the package in its header, and its content."""
     loader, job = GlobalHydra.instance().config_loader(), HydraConfig.get()
     words = [*job.overrides.hydra, *job.overrides.task]
     words = [word for word in words if not word.startswith("hydra.mode=")]
@@ -88,7 +88,7 @@ def _composed() -> Iterator[tuple[str, str, str | None, Any]]:
             yield file, each.package or "", found.header["package"], found.config
 
 
-def elsewhere(group: str, name: str) -> str:
+def misplaced_yaml(group: str, name: str) -> str:
     """ "; FILE is not where Hydra looks" for a yaml of this name in the user's own folder."""
     given = [word.partition("=")[2] for word in sys.argv if word.startswith("--config-dir=")]
     for folder in map(Path, given):

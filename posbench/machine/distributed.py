@@ -1,11 +1,12 @@
-"""One run by many processes, as torchrun starts them, and what they say to each other.
+"""One run by many processes, as torchrun starts them.
 
-Every process ("rank") holds the whole model. Of a batch it trains on its lanes, of an evaluation
-it scores its batches of windows; the first one writes and prints. A process on its own is a World
-of one, in which all of this does nothing.
+Every process (rank) holds the whole model. It trains on its share of a batch's lanes and scores
+its share of an evaluation's windows; rank 0 writes and prints. A single process is a World of
+size 1, in which all of this does nothing.
 
-Work between two talks is done `together`: what goes wrong in one process goes wrong in all, at the
-same place. Any other failure parts a process from the rest, and ends them all (errors.Parted).
+Work without communication is done in `together`: an error in one process is then raised in all, at
+the same place. Any other error leaves a process apart from the rest and ends them all
+(errors.Parted).
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class World:
         return self.rank == 0
 
     def console(self) -> Console:
-        """For what the run has to say, once."""
+        """rank 0's prints, the others' do not."""
         return Console() if self.leads else Console(quiet=True, force_terminal=False)
 
     def device(self, kind: torch.device) -> torch.device:
@@ -70,12 +71,11 @@ class World:
         return torch.device("cuda", self.local_rank)
 
     def share(self, count: int) -> slice:
-        """Which of `count` lanes are this process's: neighbours, as many as others have or one
-        more or less."""
+        """Which of `count` lanes are this process's: neighbours; shares differ by at most one."""
         return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
     def sum(self, x: Tensor) -> Tensor:
-        """x of all processes, added up in place."""
+        """The sum of x over all processes, in place."""
         if self.size > 1:
             dist.all_reduce(x)
         return x
@@ -84,14 +84,14 @@ class World:
         return here if self.size == 1 else bool(self.sum(torch.tensor(int(here))))
 
     def gather(self, value: T) -> list[T]:
-        """Everybody's value, by rank."""
+        """The value of each process, by rank, in all of them."""
         values: list[Any] = [value] * self.size
         if self.size > 1:
             dist.all_gather_object(values, value)
         return values
 
     def gather_at_first(self, value: T) -> list[T]:
-        """Everybody's value, by rank, in the first process; nothing in the others."""
+        """The value of each process, by rank, in rank 0; an empty list in the others."""
         if self.size == 1:
             return [value]
         values: list[Any] = [value] * self.size
@@ -99,7 +99,7 @@ class World:
         return values if self.leads else []
 
     def spread(self, items: Sequence[S], work: Callable[[Sequence[S]], Sequence[T]]) -> list[T]:
-        """work's result for each item, in order; each process works on every size-th item."""
+        """Work on every size-th item in each process; all results, in order, in all processes."""
         with self.together():
             done = work(items[self.rank :: self.size])
         found: list[Any] = [None] * len(items)
@@ -107,8 +107,8 @@ class World:
             found[rank :: self.size] = part
         return found
 
-    def by_first(self, work: Callable[[], T]) -> T:
-        """What the first process alone comes to; its failure is everybody's."""
+    def on_first(self, work: Callable[[], T]) -> T:
+        """Call work in rank 0; all processes get its result, or its error."""
         value: Any = None
         with self.together():
             if self.leads:
@@ -117,7 +117,7 @@ class World:
 
     @contextmanager
     def within(self, of_first: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
-        """All are within a context that the first process alone enters."""
+        """A context that rank 0 alone enters, and that all processes leave together."""
         with ExitStack() as stack:
             with self.together():
                 if self.leads:
@@ -128,7 +128,7 @@ class World:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """For work in which the processes do not talk: where one fails, all do."""
+        """For work without communication: if it raises in one process, it raises in all."""
         if self.size == 1:
             yield
             return
@@ -144,7 +144,7 @@ class World:
 
     @contextmanager
     def noticing(self) -> Iterator[None]:
-        """A lost process is a UserError, not a word of the network library's."""
+        """Turn the network library's error for a lost process into a UserError."""
         try:
             yield
         except RuntimeError as error:
@@ -159,7 +159,7 @@ class World:
             ) from error
 
     def first_to_say(self) -> bool:
-        """Whether this process is to print an error: the first of all that asks."""
+        """Whether this process is the first to ask, and so is the one to print an error."""
         if self.store is None:  # alone, or not joined yet
             return torchrun.rank() == 0
         try:
@@ -168,7 +168,7 @@ class World:
             return True
 
     def parallel(self, model: nn.Module) -> nn.Module:
-        """The model, with gradients that are the mean of all processes' after backward."""
+        """The model wrapped so that backward leaves the mean of all processes' gradients."""
         if self.size == 1:
             return model
         with warnings.catch_warnings():
@@ -180,7 +180,7 @@ class World:
             )
 
     def adding(self, model: nn.Module, last: bool) -> AbstractContextManager[None]:
-        """For a forward and a backward pass; gradients are exchanged in the last one of a step."""
+        """Context of a pass: gradients are exchanged in the last one of a step only."""
         if last or not isinstance(model, DistributedDataParallel):
             return nullcontext()
         return model.no_sync()
@@ -202,13 +202,13 @@ def world() -> World:
 
 
 def first_to_say() -> bool:
-    """Whether this process is to print an error, of all that it is the same for."""
+    """Whether this process is the one to print an error that all processes have."""
     return _world.first_to_say()
 
 
 @contextmanager
 def joined() -> Iterator[None]:
-    """Join torchrun's other processes for the time of a command."""
+    """For the time of a command, join the other processes that torchrun started."""
     global _world
     if torchrun.processes() == 1:
         yield
@@ -225,7 +225,7 @@ def joined() -> Iterator[None]:
 
 
 def _met() -> tuple[Any, int, int]:
-    """Where the processes meet. Raises UserError where the others do not come."""
+    """Store, rank and size of torchrun's rendezvous. Raises UserError if it fails."""
     size, where = torchrun.processes(), "{MASTER_ADDR}:{MASTER_PORT}".format(**os.environ)
     if "TORCHELASTIC_RUN_ID" not in os.environ and torchrun.rank() == 0:
         print(
@@ -244,7 +244,8 @@ def _met() -> tuple[Any, int, int]:
 
 @contextmanager
 def shared() -> Iterator[None]:
-    """Around a run. A failure that not all know of ends a sweep too: raises Parted."""
+    """Context of a run. Raises Parted, which ends a sweep too, for an error that the other
+    processes do not know of."""
     here = world()
     try:
         with here.noticing():

@@ -1,7 +1,7 @@
-"""What the machine brings along: streams, environment variables, the user's home. Without torch.
+"""Environment variables and the user's home folder. Does not import torch.
 
-`enter` puts it in order once, before anything is imported that reads it. `changing` is what of
-it could change a number, for a run's provenance.
+`prepare` is called once, before any library reads them. `changing_numbers` lists the variables
+that could change a result, for a run's provenance.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ HARMLESS = re.compile(
 )
 
 
-def enter() -> None:
-    """Once in a process that the user started."""
+def prepare() -> None:
+    """Set or drop variables that would disturb libraries; once in a process."""
     # Figures are drawn without a screen, hold no time, and no warning is an error.
     os.environ["MPLBACKEND"] = "agg"
     for name in ("SOURCE_DATE_EPOCH", "PYTHONWARNINGS"):
@@ -38,9 +38,9 @@ def enter() -> None:
 
 
 def _settle_libraries() -> None:
-    """Where the user's home takes no files, those of libraries go to POSBENCH_CACHE too."""
+    """Send other libraries' caches to POSBENCH_CACHE where the user's home cannot be written."""
     try:
-        cache = os.path.abspath(paths.typed("POSBENCH_CACHE", os.environ["POSBENCH_CACHE"]))
+        cache = os.path.abspath(paths.expanded("POSBENCH_CACHE", os.environ["POSBENCH_CACHE"]))
     except (UserError, OSError):  # said where the cache is used
         return
     there = home()
@@ -54,13 +54,13 @@ def _settle_libraries() -> None:
 
 
 def home() -> Path | None:
-    """The user's, or None: a user without an entry in passwd has none where HOME is not set."""
+    """The user's home folder; None where HOME is not set and passwd has no entry."""
     found = os.path.expanduser("~")
     return Path(found) if os.environ.get("HOME") != "" and os.path.isabs(found) else None
 
 
-def changing() -> dict[str, str]:
-    """The variables that are set and could change a number: name -> value."""
+def changing_numbers() -> dict[str, str]:
+    """Name -> value of each variable that is set and could change a result."""
     return {
         name: value
         for name, value in sorted(os.environ.items())
@@ -69,5 +69,5 @@ def changing() -> dict[str, str]:
 
 
 def without_git() -> dict[str, str]:
-    """The environment without Git's variables, which name another repository inside a hook."""
+    """The environment without Git's variables: inside a hook they name another repository."""
     return {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}

@@ -1,4 +1,4 @@
-"""Files that are whole or absent: written beside, flushed, renamed. Errors name the file."""
+"""Atomic writing: to a temporary file, flushed, then renamed. Errors name the file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from posbench.machine.confidential import redacted
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """OSErrors of writing name path: a full disk's name no file, a temporary one's nobody's."""
+    """Give OSErrors of writing this path: a full disk's name no file, others a temporary one."""
     try:
         yield
     except OSError as error:
@@ -42,7 +42,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """The same for a folder and the files directly in it."""
+    """A temporary folder to fill with files; it takes path's place if the block succeeds."""
     temporary = _temporary(path)
     with naming(path):
         shutil.rmtree(temporary, ignore_errors=True)
@@ -61,14 +61,14 @@ def replacing_folder(path: Path) -> Iterator[Path]:
 
 
 def remove_folder(path: Path) -> None:
-    """Whole or gone: a folder loses its name before its files."""
+    """Remove a folder, renamed first, so that it is never there in part."""
     leaving = _temporary(path, "old")
     path.rename(leaving)
     shutil.rmtree(leaving)
 
 
 def clear_temporaries(folder: Path) -> None:
-    """Remove what killed writers of a folder, and in it, left. Only for who is alone there."""
+    """Remove what killed processes left in a folder and beside it. The caller holds its lock."""
     own = folder.parent.glob(_temporary_names(folder.name))
     for path in (*own, *folder.glob(_temporary_names()), *folder.glob(f"*/{_temporary_names()}")):
         if path.is_dir():
@@ -83,7 +83,7 @@ def _temporary(path: Path, *words: str) -> Path:
 
 
 def _temporary_names(name: str | None = None) -> str:
-    """The glob of what `_temporary` makes of a name, or of any."""
+    """The glob that matches `_temporary`'s names for a name, None: for any."""
     return f".{'*' if name is None else glob.escape(name)}.*.tmp"
 
 
@@ -97,7 +97,7 @@ def sync(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """UTF-8, without the environment's secrets."""
+    """Write UTF-8, with secrets of the environment redacted."""
     with replacing(path) as temporary:
         temporary.write_text(redacted(text), encoding="utf-8")
 
@@ -107,7 +107,7 @@ def write_json(path: Path, value: object) -> None:
 
 
 def append_row(path: Path, row: dict[str, Any]) -> None:
-    """One JSON line more; half a line that a crash left behind is cut off first.
+    """Append a JSON line; an incomplete line that a crash left is cut off first.
 
     Raises UserError for a link: a run folder from anybody could have it point to any file.
     """
@@ -121,14 +121,14 @@ def append_row(path: Path, row: dict[str, Any]) -> None:
 
 
 def require_own(path: Path) -> None:
-    """Raise UserError for what is no file or folder of its own, before it is written to."""
+    """Raise UserError for a path to write to that is a link, a device or the like."""
     if path.is_symlink() or (path.exists() and not (path.is_file() or path.is_dir())):
         raise UserError(f"{path} is a link or no file, and nothing is written through it")
 
 
 def require_own_below(folder: Path, read: str, others: str) -> None:
-    """The same of everything in a folder, but of a part that is only read, and of what is below a
-    part that others write anew, links of their own included."""
+    """require_own for everything in a folder, except the entry `read`, which is only read, and
+    what is below the entry `others`, which another program writes, with links of its own."""
     for path in folder.rglob("*"):
         part, *below = path.relative_to(folder).parts
         if part != read and not (part == others and below):
@@ -141,7 +141,7 @@ def _last_byte(file: BinaryIO, end: int) -> bytes:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a JSONL file; a last line cut short by a crash is left out.
+    """The rows of a JSONL file, without an incomplete last line that a crash left.
 
     Raises UserError for a damaged one.
     """

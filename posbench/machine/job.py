@@ -1,6 +1,6 @@
-"""This process's job among those of a sweep: its number, and what of the machine is its own.
+"""Which job of a sweep this process runs, and its share of the machine.
 
-The Hydra room says it when a job begins; it stays as it is here where there is no sweep.
+hydra_app/sweep.py sets `current` when a job begins; without a sweep it stays the default.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ current = Job()
 
 
 def cores() -> int:
-    """The cores that are this job's: all that the process may use, or its share of them."""
+    """How many cores this job may use."""
     usable = usable_cores()
     return usable if current.share is None else max(1, min(usable, int(current.share)))
 
 
 def usable_cores() -> int:
-    """All that the process may use; under SLURM those of the allocation."""
+    """How many cores the process may use; under SLURM those of the allocation."""
     return len(os.sched_getaffinity(0))

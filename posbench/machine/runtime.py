@@ -48,9 +48,9 @@ def training_dtype(name: str, device: torch.device) -> torch.dtype:
 
 
 def set_threads(threads: int, processes: int = 1) -> int:
-    """Use so many threads, 0: one for each core that is this process's; the number in use.
+    """Set PyTorch's threads, 0: one for each core of this process; returns how many.
 
-    processes: of this job, on this machine.
+    processes: how many processes this job has on this machine.
     """
     cores = job.cores()
     most = max(64, 4 * cores)
@@ -70,9 +70,9 @@ def limit_memory(fraction: float, device: torch.device) -> None:
 
 
 def keep_freed_memory() -> None:
-    """Tell glibc to keep what is freed: asked for anew, pages come with a fault each.
+    """Tell glibc to keep freed memory: a page that is returned and asked for again costs a fault.
 
-    Tensors of a step come and go at every step. Other C libraries have no such setting.
+    Tensors are freed and made at every step. Other C libraries have no such setting.
     """
     if (set_option := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
         set_option(M_MMAP_THRESHOLD, 32 * 2**20)  # the most that glibc allows
@@ -113,7 +113,7 @@ def compiling() -> Iterator[None]:
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Forget the high-water mark of the runs before; what the process still holds stays in it."""
+    """Reset the peak that `peak_memory` reports to what the process holds now."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -126,7 +126,7 @@ def reset_peak_memory(device: torch.device) -> None:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Bytes: the allocator's peak on CUDA, the process's resident high-water mark on a CPU."""
+    """Peak bytes: of the allocator on CUDA, of the process's resident RAM on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     with contextlib.suppress(OSError):
@@ -139,7 +139,7 @@ def peak_memory(device: torch.device) -> int:
 
 @contextlib.contextmanager
 def memory_for(what: str, advice: str) -> Iterator[None]:
-    """Raises UserError where memory runs out inside: what it was for, and what needs less."""
+    """Turn an out-of-memory error into a UserError that says what it was for and what to try."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:

@@ -1,4 +1,4 @@
-"""How many processes torchrun started, by what it leaves in the environment. Without torch."""
+"""How many processes torchrun started, read from the environment. Does not import torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def rank() -> int:
 
 
 def problem() -> str | None:
-    """What is wrong with these variables where they are another program's, or left over."""
+    """What is wrong with torchrun's variables, if another program set them or left them over."""
     said = {name: os.environ[name] for name in NUMBERS if name in os.environ}
     alone = processes() == 1 and _is_number(said.get("WORLD_SIZE", "1"))
     if "RANK" not in said or (alone and _is_number(said["RANK"])):
@@ -39,6 +39,6 @@ def _is_number(value: str) -> bool:
 
 
 def _number(name: str, default: int) -> int:
-    """0 for what is none: problem() tells."""
+    """A variable as a number; 0 if it is not one, which `problem` reports."""
     value = os.environ.get(name, str(default))
     return int(value) if _is_number(value) else 0

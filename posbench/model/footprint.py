@@ -1,4 +1,4 @@
-"""The RAM that a model, its training and a pass of it take at least, and whether it is there."""
+"""The least RAM that a model, its training or a forward pass takes, and whether it is there."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from posbench.config import ModelConfig, TrainConfig
 from posbench.machine.memory import require
 
 NUMBER = 4  # bytes: float32
-TRAINED = 4  # numbers a parameter: itself, its gradient, AdamW's two moments
-LAYER = 20_000  # bytes of a layer that are not numbers
+TRAINED = 4  # numbers for each parameter: itself, its gradient, AdamW's two moments
+LAYER = 20_000  # bytes of a layer's Python objects, beside its numbers
 
 
 def weights(model: ModelConfig, vocabulary: int) -> int:
@@ -29,10 +29,10 @@ def require_model(model: ModelConfig, vocabulary: int) -> None:
 def require_training(
     model: nn.Module, sizes: ModelConfig, train: TrainConfig, device: torch.device, bytes_: int
 ) -> None:
-    """Raise NotEnough where optimizer and activations, of so many bytes a number, would not fit.
+    """Raise NotEnough where optimizer and activations, of `bytes_` bytes a number, do not fit.
 
-    Of each token and layer at least the inputs of two norms, three projections, the attention,
-    its output and the two sides of the feed-forward's GELU wait for the way back.
+    For each token and layer at least the inputs of two norms, three projections, the attention,
+    its output and both sides of the feed-forward's GELU are kept for backward.
     """
     parameters = sum(parameter.numel() for parameter in model.parameters())
     there = parameters if device.type == "cpu" else 0  # made already

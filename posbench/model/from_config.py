@@ -14,8 +14,11 @@ from posbench.objectives import objective
 
 
 def shape(config: Config) -> Shape:
-    """Raises UserError where heads do not divide the width, or a size is not positive, or there is
-    not even memory for a model without a vocabulary."""
+    """The Shape of a configuration's model.
+
+    Raises UserError where heads do not divide the width or a size is not positive, and NotEnough
+    where RAM does not suffice even for a model without a vocabulary.
+    """
     for name in ("width", "heads", "layers", "feed_forward"):
         if (size := getattr(config.model, name)) < 1:
             raise UserError(f"model.{name}={size} must be at least 1")
@@ -40,7 +43,7 @@ def encoding(settings: dict[str, Any], model: Shape) -> Encoding:
 
 
 def encoding_of(config: Config) -> Encoding:
-    """That of a configuration's model. Raises UserError as encoding and shape do."""
+    """The encoding of a configuration's model. Raises UserError as encoding and shape do."""
     return encoding(config.encoding, shape(config))
 
 
@@ -77,7 +80,7 @@ def extended(config: Config, extension: dict[str, Any]) -> dict[str, Any]:
 
 
 def _maker(settings: dict[str, Any], path: str) -> Callable[[Shape], Encoding]:
-    """What makes the encoding at a dotted path, its settings checked."""
+    """A function from a Shape to the encoding at a dotted path; checks the settings."""
     arguments = {key: value for key, value in settings.items() if key not in NOT_ARGUMENTS}
     made = targets.find_class(arguments, path)
     if not issubclass(made, Encoding):

@@ -1,5 +1,6 @@
 """The decoder every encoding is measured in: pre-norm, GELU, tied output.
 
+"Memory" is segment memory, as in Transformer-XL.
 Shapes: B batch, T tokens, M memory, S = M + T keys, D width, H heads, d head width, V vocabulary.
 """
 
@@ -116,7 +117,7 @@ class Transformer(nn.Module):
         return self.norm(x), self._remember(memory, inputs, keep)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Where PyTorch moves a module to another device: what is fastest there may differ."""
+        """PyTorch's hook for .to() and the like: choose the kernels for the new device."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         where, asked = self.tokens.weight.device, self.attention
         self.kernels = [choose(part, asked, where, self.dropout) for part, _ in self.serving]
@@ -165,7 +166,7 @@ class Transformer(nn.Module):
     def _remember(
         self, memory: Memory | None, inputs: list[Tensor], asked: int | None
     ) -> list[Tensor]:
-        """Each layer's inputs, as many as are kept; empty if none keeps any."""
+        """The memory for the next segment: each layer's last inputs; empty if none keeps any."""
         keep = [part.memory_length if asked is None else asked for part, _ in self.serving]
         if not any(keep):
             return []
@@ -225,7 +226,7 @@ def build(
 
 
 def _encoding_seed(seed: int) -> int:
-    """Not the seed itself: positions would start as copies of the token embeddings."""
+    """A seed for the encoding: with the model's own, positions would copy token embeddings."""
     return int.from_bytes(hashlib.sha256(f"encoding {seed}".encode()).digest()[:4])
 
 

@@ -1,4 +1,8 @@
-"""From run folders to tables and figures: collect, compare, write. No model, no network."""
+"""`posbench report`: run folders are read (reading), compared (comparing) and written (writing).
+
+May import runs, evaluation, published and tracking; needs no model. For a new column see
+comparing, for a new format writing.
+"""
 
 FIGURES = ("pdf", "png", "svg")
 THEMES = ("light", "dark")  # of figures

@@ -1,4 +1,4 @@
-"""The tables of some run folders, on the terminal."""
+"""Print the tables of given run folders on the terminal, as `train` and `eval` do at their end."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ MORE = "posbench report: intervals, every protocol, and the curves as one HTML f
 
 
 def show_runs(folders: Iterable[Path], console: Console, targets: set[str] | None = None) -> None:
-    """Under the first of their protocols, and all that was probed; or over the given sets of
-    scored tokens and of trials."""
+    """Print perplexities under each experiment's first protocol, and all probes.
+
+    targets: hashes of scored tokens and of probe trials; only tables over these are printed.
+    """
     runs, bootstrap = collect.runs(folders), Bootstrap()
     made = from_runs.comparisons(runs, from_runs.Settings(bootstrap), targets)
-    for comparison in made if targets is not None else _first(made, runs):
+    for comparison in made if targets is not None else _first_protocols(made, runs):
         terminal.show_perplexities(comparison, console)
     for probe in probe_tables(runs, bootstrap):
         if targets is None or probe.trials in targets:
@@ -32,6 +34,6 @@ def show_runs(folders: Iterable[Path], console: Console, targets: set[str] | Non
         console.print(MORE, style="dim")
 
 
-def _first(made: list[Comparison], runs: list[Run]) -> list[Comparison]:
+def _first_protocols(made: list[Comparison], runs: list[Run]) -> list[Comparison]:
     chosen = {run.experiment: run.config["eval"]["protocols"][0] for run in runs}
     return [each for each in made if each.protocol.split()[0] == chosen[each.experiment]]

@@ -1,4 +1,4 @@
-"""Whether a run can use its configuration, asked before it begins: a UserError says why not."""
+"""Checks of a configuration before a run begins; each raises UserError."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from posbench.machine import paths
 
 
 def check(config: Config) -> None:
-    """Raise UserError for values that no run could use."""
+    """Raise UserError for a value out of its range."""
     if config.dry_run:
         raise UserError("dry_run=true: posbench train alone has dry runs")
     train, optim = config.train, config.optim
@@ -54,7 +54,7 @@ def _check_place(run: RunConfig) -> None:
         parts = Path(name).parts
         outside = Path(name).is_absolute() or ".." in parts or os.path.expanduser(name) != name
         if not parts or outside or not all(part.strip() for part in parts):
-            raise UserError(f"{key}={paths.shown(name)} must be a path below run.root")
+            raise UserError(f"{key}={paths.shortened(name)} must be a path below run.root")
         paths.require_short(key, name, paths.LONGEST_NAME)
     place = os.path.abspath(Path(run.root) / run.experiment / run.name)
     if (size := len(os.fsencode(place))) > paths.LONGEST_PATH:
@@ -65,7 +65,7 @@ def _check_place(run: RunConfig) -> None:
 
 
 def check_evaluation(config: EvalConfig, corpus: Corpus) -> None:
-    """Raise UserError now for what would fail after training."""
+    """Raise UserError for settings of the evaluation that would fail after training."""
     documents = corpus.documents("test")
     protocols.check(config, documents)
     names, distances, trials = config.probes, config.probe_distances, config.probe_trials

@@ -1,4 +1,4 @@
-"""What posbench train would do: its jobs, what is done of them, and what the rest will take.
+"""posbench train dry_run=true: the jobs, how far each is, and the time and memory of the rest.
 
 Time and memory are measured: a few steps of training, and one batch of windows of each protocol
 and length. Jobs that differ in nothing but seed and place are measured once. The corpus is
@@ -24,7 +24,7 @@ from posbench.evaluation import protocols
 from posbench.evaluation import score as evaluate
 from posbench.machine import runtime
 from posbench.runs.checks import check_evaluation
-from posbench.runs.run import make_trainer, ready
+from posbench.runs.run import make_trainer, validated
 from posbench.runs.run_folder import RunFolder
 from posbench.terminal.tables import Fitted
 from posbench.training import checkpoint
@@ -53,7 +53,7 @@ def show(configs: Sequence[Config], console: Console) -> None:
             status.update(f"measuring {name}")
             shown = ["", ""]
             try:
-                config, _ = ready(asked)
+                config, _ = validated(asked)
                 state, done = _state(config)
                 if state != "done":
                     cost = _cost(config, measured)
@@ -73,22 +73,22 @@ def show(configs: Sequence[Config], console: Console) -> None:
 
 
 def _state(config: Config) -> tuple[str, int]:
-    """What is done of a run, in words and in steps. Raises UserError where it cannot go on."""
+    """The state of a run, and how many steps it has done. Raises UserError if it cannot resume."""
     folder = RunFolder.of(config)
-    trouble = folder.trouble(config)
-    if config.run.overwrite or trouble == "not begun":
-        return ("new" if trouble == "not begun" else "begins again"), 0
-    if trouble is None:
+    reason = folder.why_unfinished(config)
+    if config.run.overwrite or reason == "not begun":
+        return ("new" if reason == "not begun" else "begins again"), 0
+    if reason is None:
         return "done", config.train.steps
     if not folder.holds(config):
-        raise UserError(trouble)
+        raise UserError(reason)
     newest = checkpoint.latest(folder.path)
     step = 0 if newest is None else checkpoint.step_of(newest)
-    return f"{trouble}; goes on from step {step} of {config.train.steps}", step
+    return f"{reason}; goes on from step {step} of {config.train.steps}", step
 
 
 def _cost(config: Config, measured: dict[str, Cost]) -> Cost:
-    """Raises UserError for what would fail in the run before its first step."""
+    """The measured cost, once for equal configurations. Raises UserError as a run would."""
     content = dataclasses.asdict(config) | {"run": None, "seed": None}
     key = json.dumps(content, sort_keys=True, default=str)
     if key not in measured:

@@ -1,4 +1,4 @@
-"""What of a run's folder a tracker is told."""
+"""Copying a run folder's rows and results to a tracker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from posbench.training import checkpoint as checkpoints
 
 
 def tracker(config: Config, folder: Path, corpus: str) -> Tracker:
-    """That of the run in folder: the one that was there goes on. corpus is its name."""
+    """The tracker of the run in folder, resumed if it had one. corpus: the corpus's name."""
     encoding = str(config.encoding["_target_"]).rpartition(".")[2]
     tuned = "untuned" if config.tuned == "false" else "tuned"
     return tracking.start(
@@ -31,14 +31,14 @@ def tracker(config: Config, folder: Path, corpus: str) -> Tracker:
 
 
 def training(folder: Path, tracker: Tracker) -> None:
-    """Every row of metrics.jsonl, over the step."""
+    """Log every row of metrics.jsonl, by step."""
     for row in read_rows(folder / "metrics.jsonl"):
         tracker.log(row, "step")
 
 
 def evaluation(folder: Path, tracker: Tracker) -> None:
-    """Every result over its length, every probe over its distance; with the run's cost, all of
-    them as its summary, and why some have no number.
+    """Log every result by length and every probe by distance. The tracker's summary gets all of
+    them, the run's cost, and the reasons of results without a number.
     """
     summary: dict[str, float | int | str | None] = dict(RunFolder(folder).summary)
     for axis, row in _evaluation(folder):
@@ -52,13 +52,13 @@ def evaluation(folder: Path, tracker: Tracker) -> None:
 
 
 def checkpoint(config: Config, folder: Path, tracker: Tracker) -> None:
-    """The newest checkpoint, where that is asked for."""
+    """Upload the newest checkpoint, if tracking.checkpoints asks for it."""
     if config.tracking.checkpoints and (newest := checkpoints.latest(folder)) is not None:
         tracker.keep(newest)
 
 
 def _evaluation(folder: Path) -> Iterator[tuple[str, Values]]:
-    """An axis, and a row with a place on it; what could not be measured is left out."""
+    """(axis, row) for each result that has a number."""
     for result in results.read(folder):
         name = _named(result.protocol, result.extension)
         shown = results.shown(result).items()

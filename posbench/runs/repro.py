@@ -1,4 +1,4 @@
-"""The first steps of a run again, from its own folder: are the numbers the same here?
+"""posbench repro: replay the first steps of a run from its folder and compare the numbers.
 
 Nothing is written into the folder. The corpus must be the run's own; device, dtype and threads
 are the run's where not asked otherwise.
@@ -41,7 +41,7 @@ Row = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """A number of the run, and the same one as it came out here."""
+    """A number of the run, and the number of the replay."""
 
     quantity: str
     step: int
@@ -58,7 +58,7 @@ class Pair:
 
 @dataclasses.dataclass(frozen=True)
 class Replay:
-    """What came out."""
+    """The outcome of a replay."""
 
     folder: Path
     steps: int  # replayed
@@ -80,7 +80,7 @@ class Replay:
 
 
 def replay(asked: ReproCommand, console: Console) -> Replay:
-    """Raises UserError for a folder without logged rows, and for another version of its corpus."""
+    """Raises UserError for a folder without logged rows, and if the corpus has changed."""
     folder = RunFolder(Path(asked.run))
     config = folder.typed()
     config.tracking.to, config.tracking.wandb = "wandb", "disabled"  # nothing is tracked
@@ -93,14 +93,14 @@ def replay(asked: ReproCommand, console: Console) -> Replay:
     runtime.keep_freed_memory()
     runtime.set_threads(config.runtime.threads)
     with display(console, f"{config.run.name} seed {config.seed}", steps) as shown:
-        shown.say("corpus")
+        shown.phase("corpus")
         corpus = build_corpus(config)
         if corpus.hash != folder.provenance.get("corpus_hash"):
             raise UserError(
                 f"{folder.path}: was trained on another version of corpus {corpus.name}"
             )
         trainer = make_trainer(config, corpus, device, dtype)
-        shown.say("replaying")
+        shown.phase("replaying")
         here: dict[int, Row] = {}
         for row in _steps(trainer, steps, folder):
             here[row["step"]] = row
@@ -111,21 +111,21 @@ def replay(asked: ReproCommand, console: Console) -> Replay:
             for row in rows
         ]
         if asked.repro.score:
-            shown.say("scoring")
+            shown.phase("scoring")
             pairs.append(_score(trainer, folder, corpus))
     here_now = provenance.here(device, dtype)
     if "processes" in folder.provenance:
         here_now["processes"] = 1
     machine = differences(folder.provenance, here_now)
     first, *_ = folder.parts
-    told = parts.in_words(folder.parts)
+    told = parts.described(folder.parts)
     return Replay(folder.path, steps, config.train.steps, pairs, machine, told, first["to"])
 
 
 def differences(
     there: dict[str, Any], here: dict[str, object]
 ) -> dict[str, tuple[object, object]]:
-    """What two provenances say differently: name -> (there, here); None where it is not said."""
+    """Name -> (there, here) for each entry in which two provenances differ; None: missing."""
     told, now = flatten(there), flatten(here)
     variables = sorted(key for key in {*told, *now} if key.startswith("variables."))
     for said, found in ((there, told), (here, now)):
@@ -136,7 +136,7 @@ def differences(
 
 
 def _logged(folder: RunFolder, steps: int) -> list[Row]:
-    """The run's rows up to a step, and two of them at least where there are two."""
+    """The run's rows up to a step, and at least its first two rows."""
     if steps < 1:
         raise UserError(f"repro.steps={steps} must be at least 1")
     path = folder.path / "metrics.jsonl"
@@ -155,7 +155,7 @@ def _logged(folder: RunFolder, steps: int) -> list[Row]:
 
 
 def _machine(folder: RunFolder, config: Config, asked: MachineChanges) -> RuntimeConfig:
-    """What was asked for, else what the run had; a CPU where its GPU is not there."""
+    """Device, dtype and threads as asked for, else the run's; a CPU if its GPU is missing."""
     had = {key: folder.provenance.get(key) for key in ("device", "dtype", "threads")}
     if had["device"] == "cuda" and not torch.cuda.is_available():
         had["device"] = "cpu"
@@ -166,7 +166,7 @@ def _machine(folder: RunFolder, config: Config, asked: MachineChanges) -> Runtim
 
 
 def _steps(trainer: Trainer, steps: int, folder: RunFolder) -> Iterator[Row]:
-    """Train from the beginning as `fit` does, with a row for every step."""
+    """Train from step 0 as `fit` does, with a row for every step."""
     train = trainer.config.train
     tokens = train.batch * train.length * train.accumulate
     torch.manual_seed(trainer.config.seed)

@@ -41,16 +41,16 @@ Found = Callable[[Result], None]
 
 @distributed.shared()
 def run(config: Config, console: Console) -> RunFolder:
-    """Train and evaluate, or what of it is still to be done, with all processes there are.
+    """Train and evaluate in all processes; a run that began resumes, a finished one is left alone.
 
     Raises UserError; one about the configuration leaves no trace in the run's folder.
     """
     world = distributed.world()
     with world.together():
         asked = config.tuned.lower()
-        config, tuned = ready(config)
+        config, tuned = validated(config)
     folder = RunFolder.of(config)
-    done = world.by_first(lambda: folder.holds(config) and folder.finished)
+    done = world.on_first(lambda: folder.holds(config) and folder.finished)
     if done and not config.run.overwrite:
         said = f"{folder.path} is finished; run.overwrite=true trains it again"
         console.print(said, markup=False)
@@ -69,16 +69,16 @@ def run(config: Config, console: Console) -> RunFolder:
             said = f"tuned, {tuned.trials} trials: {chosen}"
         console.print(f"{name}: {said}", markup=False, highlight=False)
     with display(console, name, config.train.steps) as shown:
-        shown.say("corpus")
+        shown.phase("corpus")
         with world.together():
-            corpus = build_corpus(config, lambda what: shown.say(f"corpus: {what}"))
+            corpus = build_corpus(config, lambda what: shown.phase(f"corpus: {what}"))
             check_evaluation(config.eval, corpus)
             model = f"width {config.model.width}, {config.model.layers} layers"
             with runtime.memory_for(f"the model, {model}", "try a smaller one"):
                 trainer = make_trainer(config, corpus, device, dtype, world)
             remarks = _remarks(corpus, config)
             if remarks:
-                shown.tell(f"corpus {corpus.name}: {counts(remarks)}")
+                shown.message(f"corpus {corpus.name}: {counts(remarks)}")
             origin = provenance.here(device, dtype) | {"corpus_hash": corpus.hash}
             origin |= {"corpus_remarks": remarks, "processes": world.size}
             origin["tuning"] = None if tuned is None else dataclasses.asdict(tuned)
@@ -88,10 +88,10 @@ def run(config: Config, console: Console) -> RunFolder:
     return folder
 
 
-def ready(config: Config) -> tuple[Config, tuning.Tuning | None]:
-    """The configuration with what posbench tune chose for it.
+def validated(config: Config) -> tuple[Config, tuning.Tuning | None]:
+    """The configuration with the values that posbench tune chose for it.
 
-    Raises UserError for all that shows before text is read or weights are made.
+    Raises UserError for every mistake that can be found before text is read or weights are made.
     """
     check(config)
     config, tuned = tuning.applied(config)
@@ -100,20 +100,20 @@ def ready(config: Config) -> tuple[Config, tuning.Tuning | None]:
     return config, tuned
 
 
-def trouble(config: Config) -> str | None:
-    """Why this run is not done; None if it is."""
+def why_unfinished(config: Config) -> str | None:
+    """Why a run is not finished; None if it is."""
     try:
-        config, _ = ready(config)
-        return RunFolder.of(config).trouble(config)
+        config, _ = validated(config)
+        return RunFolder.of(config).why_unfinished(config)
     except UserError as error:
         return str(error)
 
 
-def note(config: Config, error: Exception) -> None:
-    """Leave word of a failure in the run's folder, where nothing else is."""
+def record_failure(config: Config, error: Exception) -> None:
+    """Write a failure that came before the run began into its folder, unless it has results."""
     with contextlib.suppress(UserError):
         config, _ = tuning.applied(config)
-    RunFolder.of(config).note(config, error)
+    RunFolder.of(config).record_failure(config, error)
 
 
 def make_trainer(
@@ -123,7 +123,7 @@ def make_trainer(
     dtype: torch.dtype,
     world: World = ALONE,
 ) -> Trainer:
-    """Everything that trains.
+    """A trainer with its model, data and optimizer.
 
     Raises UserError for an encoding with too few positions and fewer windows than processes.
     """
@@ -147,49 +147,49 @@ def make_trainer(
 def _run(
     trainer: Trainer, place: RunFolder, corpus: Corpus, shown: Display, now: dict[str, object]
 ) -> None:
-    """now: the provenance of what is still to be done."""
+    """Train, evaluate and write. now: the provenance of this process."""
     config, world, folder = trainer.config, trainer.world, place.path
     leads = world.leads
     tracker = mirror.tracker(config, folder, corpus.name) if leads else tracking.Nothing()
     code = 1
     try:
         trainer.seed()
-        shown.say("training")
+        shown.phase("training")
         runtime.reset_peak_memory(trainer.device)
 
         def begin(step: int) -> None:
-            if changes := place.goes_on(step, now):
-                shown.tell(f"goes on after step {step} with {', '.join(changes)}")
+            if changes := place.begin_part(step, now):
+                shown.message(f"goes on after step {step} with {', '.join(changes)}")
 
         fit(trainer, folder, shown.step, lambda row: tracker.log(row, "step"), begin)
-        world.by_first(lambda: place.trained(trainer.step))
-        shown.say("evaluating")
-        world.by_first(lambda: results.forget(folder))  # an evaluation that was cut off
+        world.on_first(lambda: place.end_part(trainer.step))
+        shown.phase("evaluating")
+        world.on_first(lambda: results.forget(folder))  # an evaluation that was cut off
         evaluate_into(
             folder,
             trainer.model,
             corpus,
             config.eval,
             trainer.device,
-            lambda result: shown.say(f"scored length {result.length}"),
+            lambda result: shown.phase(f"scored length {result.length}"),
             world=world,
         )
 
         def conclude() -> None:
             summary = summarise(trainer, folder, corpus)
             write_json(folder / "summary.json", summary)
-            shown.tell(_speed(trainer, summary))
+            shown.message(_speed(trainer, summary))
             mirror.evaluation(folder, tracker)
             mirror.checkpoint(config, folder, tracker)
 
-        world.by_first(conclude)
+        world.on_first(conclude)
         code = 0
     finally:
         tracker.finish(code)
 
 
 def _remarks(corpus: Corpus, config: Config) -> dict[str, int]:
-    """What of the corpus takes no part, or part twice: how much of each kind."""
+    """By kind, how much of the corpus is left out or is there twice."""
     counted = corpus.remarks | left_out(corpus.documents("train"), config.train.length)
     counted |= protocols.left_out(config.eval, corpus.documents("test"))
     return {kind: count for kind, count in counted.items() if count}
@@ -205,12 +205,10 @@ def evaluate_into(
     extension: str | None = None,
     world: World = ALONE,
 ) -> set[str]:
-    """Score every protocol and length, and probe; each result goes into the folder at once.
+    """Score every protocol and length, and probe; each result is written as soon as it is there.
 
-    Returns the hashes of what was scored, and of the trials.
-
-    All processes of world score, the first one writes. extension names what was done to the
-    trained model's context, if anything was.
+    All processes of world score, rank 0 writes. extension: the name of the context extension, if
+    there is one. Returns the hashes of the scored tokens and of the probes' trials.
     """
     hashes = set[str]()
     what = f"evaluation with eval.batch_tokens={config.batch_tokens}"
@@ -250,7 +248,7 @@ def evaluate_into(
 
 
 def summarise(trainer: Trainer, folder: Path, corpus: Corpus) -> dict[str, Any]:
-    """What the run cost and what its numbers rest on."""
+    """The content of summary.json: sizes, speed and memory of the run."""
     model, train = trainer.model, trainer.config.train
     rows = read_rows(folder / "metrics.jsonl")
     rate = statistics.median(row["tokens_per_second"] for row in rows)

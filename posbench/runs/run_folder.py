@@ -1,7 +1,7 @@
-"""A run's place is its content: <root>/<experiment>/<name>/seed<seed>.
+"""A run's folder, <root>/<experiment>/<name>/seed<seed>, and its files.
 
 config.yaml, provenance.json   written first; the latter has the commit, machine and corpus, and
-                               the parts of the training, see parts.py
+                               the parts of the training, see training_parts.py
 status.json                    running (who, since when), done, failed or interrupted (why)
 metrics.jsonl, checkpoints/    training
 results.jsonl, losses/         evaluation: typed rows, and the loss of every scored token
@@ -72,9 +72,9 @@ class RunFolder:
 
     @property
     def parts(self) -> list[parts.Part]:
-        """Of its training. Raises UserError for what are none."""
+        """The parts of its training. Raises UserError if they are damaged."""
         try:
-            return parts.of(self.provenance)
+            return parts.from_provenance(self.provenance)
         except ValueError as error:
             raise UserError(f"{self.path / 'provenance.json'}: {error}") from error
 
@@ -85,7 +85,7 @@ class RunFolder:
         return loaded
 
     def typed(self) -> Config:
-        """The saved configuration, to build from; see saved.py. Raises UserError."""
+        """The saved configuration, to build from; see saved_config.py. Raises UserError."""
         return saved.typed(self._config_file())
 
     def _config_file(self) -> Path:
@@ -95,13 +95,13 @@ class RunFolder:
         return path
 
     def holds(self, config: Config) -> bool:
-        """Whether the folder's run is of this configuration, but for what may differ."""
+        """Whether the folder's run has this configuration, except for the keys of FREE."""
         return (self.path / "config.yaml").is_file() and not self._differences(config)
 
-    def trouble(self, config: Config) -> str | None:
-        """Why the run of this configuration is not done; None if it is."""
+    def why_unfinished(self, config: Config) -> str | None:
+        """Why the run of this configuration is not finished; None if it is."""
         differences = self._differences(config) if self.status else {}
-        if not self.status or (differences and not self._got_somewhere):  # it will be replaced
+        if not self.status or (differences and not self._has_progress):  # it will be replaced
             return "not begun"
         if differences:
             return f"{self.path} holds a run of another configuration ({', '.join(differences)})"
@@ -112,27 +112,27 @@ class RunFolder:
             return f"{self._holder()} is at work on it" if self._held else "was killed"
         return f"{state}: {reason}"
 
-    def note(self, config: Config, error: Exception) -> None:
-        """Leave word of a failure before the run had its folder, where nothing else is."""
-        if self._got_somewhere:
+    def record_failure(self, config: Config, error: Exception) -> None:
+        """Write a failure that came before `opened` into the folder, unless it has results."""
+        if self._has_progress:
             return
         with contextlib.suppress(UserError), self._alone(), self._writing():
-            if not self._got_somewhere:
+            if not self._has_progress:
                 self._begin(config, {})
                 self._fail(error)
 
     @contextmanager
     def opened(self, config: Config, provenance: Mapping[str, object]) -> Iterator[None]:
-        """Alone in the folder, created or entered again to go on.
+        """Hold the folder's lock; the folder is created, or kept for a run that resumes.
 
         Raises UserError if another process is at work there, if it holds a run of another
-        configuration, corpus or dtype, or if it cannot be written. A run that never got anywhere,
-        without checkpoint and results, is replaced.
+        configuration, corpus or dtype, or if it cannot be written. A run without
+        checkpoints and results is replaced.
         """
         with self._alone():
             with self._writing():
                 clear_temporaries(self.path)
-                if self._got_somewhere and not config.run.overwrite:
+                if self._has_progress and not config.run.overwrite:
                     self._require_same(config, provenance)
                 else:
                     self._begin(config, provenance)
@@ -140,7 +140,7 @@ class RunFolder:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Raises UserError, which names the holder, if another process has the folder."""
+        """Hold the folder's lock. Raises UserError with the holder's name if it is taken."""
         with self._writing():
             self.path.parent.mkdir(parents=True, exist_ok=True)
             lock = self._lock()
@@ -154,7 +154,7 @@ class RunFolder:
             lock.release()
 
     def _lock(self) -> FileLock:
-        """Beside the folder, which may be replaced; the system frees it when a process dies."""
+        """Its file is beside the folder, which may be replaced; a process that dies frees it."""
         return FileLock(self.path.with_name(f".{self.path.name}.lock"), timeout=0)
 
     @property
@@ -166,7 +166,7 @@ class RunFolder:
             return True
 
     def _holder(self) -> str:
-        """Who says in status.json that it is at work here, as far as is known."""
+        """The process that status.json names as running, for a message."""
         status = self.status
         if status.get("state") != "running" or "process" not in status:
             return "another process"
@@ -193,7 +193,7 @@ class RunFolder:
             ) from error
 
     @property
-    def _got_somewhere(self) -> bool:
+    def _has_progress(self) -> bool:
         return any((self.path / name).exists() for name in ("checkpoints", "results.jsonl"))
 
     def _differences(self, config: Config) -> dict[str, tuple[Any, Any]]:
@@ -212,7 +212,7 @@ class RunFolder:
                 for key, (there, asked) in differences.items()
             )
             if self.finished and all(key.startswith("eval.") for key in differences):
-                ways_out = f"score it again with posbench eval {paths.pasted(self.path)}"
+                ways_out = f"score it again with posbench eval {paths.shell_word(self.path)}"
             raise UserError(
                 f"{self.path} holds a run of another configuration: {listed}; {ways_out}"
             )
@@ -224,44 +224,49 @@ class RunFolder:
                 f"runtime.dtype is {provenance['dtype']}; set it, or {ways_out}"
             )
 
-    def goes_on(self, step: int, now: Mapping[str, object]) -> list[str]:
-        """Training goes on after a step under what a provenance tells; what is new, in words."""
+    def begin_part(self, step: int, now: Mapping[str, object]) -> list[str]:
+        """Record that training resumes after a step in a process of this provenance.
+
+        Returns what changed since the last part, in words.
+        """
         told, before = self.provenance, self.parts
-        after = parts.going_on(before, step, now)
+        after = parts.resumed(before, step, now)
         write_json(self.path / "provenance.json", {**told, "parts": after})
         earlier = [part for part in before if part["from"] < step]
         return parts.changes(earlier[-1], after[-1]) if earlier else []
 
-    def trained(self, step: int) -> None:
-        """The training's last part ends with a step."""
+    def end_part(self, step: int) -> None:
+        """Record the last step of the training's last part."""
         *earlier, last = self.parts
         ended = [*earlier, {**last, "to": step}]
         write_json(self.path / "provenance.json", {**self.provenance, "parts": ended})
 
-    def say(self, state: str, reason: str | None = None, **more: object) -> None:
+    def write_status(self, state: str, reason: str | None = None, **more: object) -> None:
         write_json(self.path / "status.json", {"state": state, "reason": reason, **more})
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Status running, then done, interrupted or failed; a traceback goes to error.txt."""
+        """Write the status: running, then done, interrupted or failed, with error.txt."""
         since = datetime.now().astimezone().isoformat(" ", "seconds")
-        self.say("running", process=os.getpid(), host=platform.node(), since=since)
+        self.write_status("running", process=os.getpid(), host=platform.node(), since=since)
         (self.path / "error.txt").unlink(missing_ok=True)
         try:
             yield
         except KeyboardInterrupt as stop:
-            self.say("interrupted", str(stop) or "interrupted")
+            self.write_status("interrupted", str(stop) or "interrupted")
             raise
         except Exception as error:
             with contextlib.suppress(OSError):  # on a full disk: the error itself is what to say
                 self._fail(error)
             raise
-        self.say("done")
+        self.write_status("done")
 
     def _fail(self, error: Exception) -> None:
         trace = "".join(traceback.format_exception(error))
         write_text(self.path / "error.txt", trace)
-        self.say("failed", str(error).splitlines()[0] if str(error) else type(error).__name__)
+        self.write_status(
+            "failed", str(error).splitlines()[0] if str(error) else type(error).__name__
+        )
 
     def _json(self, name: str) -> dict[str, Any]:
         if not (self.path / name).is_file():
@@ -276,7 +281,7 @@ class RunFolder:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings -> dotted keys."""
+    """Nested mappings as one dictionary with dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         if isinstance(value, Mapping):

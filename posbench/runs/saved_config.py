@@ -1,7 +1,7 @@
-"""A run's config.yaml, which may come from anybody: plain data, nothing of which is run.
+"""Reading a run's config.yaml, which may come from a stranger, as plain data.
 
-What it says is neither resolved (`${oc.env:...}` stays those characters) nor imported unread:
-see trust.py.
+Interpolations are not resolved (`${oc.env:...}` stays text), and a class is imported only if
+trusted_classes.py allows it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
-    """No tags that make objects, and no references: a few lines of those can fill any memory."""
+    """Refuses tags, which make objects, and references, a few of which can fill the RAM."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -61,9 +61,10 @@ def require_types(path: Path, values: Mapping[str, Any]) -> None:
 
 
 def typed(path: Path) -> schemas.Config:
-    """The configuration to build a run's model and corpus from, every class in it vouched for.
+    """The typed configuration of a run, with every class in it checked by trusted_classes.py.
 
-    What an older posbench did not know is as it was then, or as it is now. Raises UserError.
+    Keys that an earlier version did not have get the value that it used, or today's default.
+    Raises UserError.
     """
     values = {"tuned": "false", **read(path)}
     defaults = resources.files("posbench.conf") / "eval" / "default.yaml"
@@ -107,7 +108,7 @@ def _merge(path: Path, values: Mapping[str, Any]) -> Any:
 
 
 def _known(values: Mapping[str, Any], schema: type) -> dict[str, Any]:
-    """Without the keys that the schema does not have."""
+    """The values without keys that the schema does not have."""
     types = typing.get_type_hints(schema)
     kept = {key: value for key, value in values.items() if key in types}
     return {

@@ -1,4 +1,4 @@
-"""The parts of a training: which of its steps were made on what.
+"""The parts of a training that resumed on another machine or under other settings.
 
 provenance.json has them under "parts", in order: {"from": 0, "to": 800, "threads": 1, ...}, each
 from its first step's predecessor to its last step; `to` is null while a part goes on. A run that
@@ -24,15 +24,15 @@ Part = dict[str, Any]
 
 
 def conditions(provenance: Mapping[str, Any]) -> Part:
-    """What of a provenance a part keeps."""
+    """The entries of a provenance that a part records."""
     told = {"torch": (provenance.get("packages") or {}).get("torch"), **provenance}
     return {key: told[key] for key in KEPT if told.get(key) is not None}
 
 
-def of(provenance: Mapping[str, Any]) -> list[Part]:
-    """The parts; one, of what is told, where none are kept, as in older run folders.
+def from_provenance(provenance: Mapping[str, Any]) -> list[Part]:
+    """The parts that a provenance records; of an older run folder, which has none, a single one.
 
-    Raises ValueError for what are none.
+    Raises ValueError if they are damaged.
     """
     found = provenance.get("parts") or [{"from": 0, "to": None, **conditions(provenance)}]
     try:
@@ -43,10 +43,10 @@ def of(provenance: Mapping[str, Any]) -> list[Part]:
     return list(found)
 
 
-def going_on(before: Sequence[Part], step: int, now: Mapping[str, Any]) -> list[Part]:
-    """The parts when training goes on after a step under the conditions of a provenance.
+def resumed(before: Sequence[Part], step: int, now: Mapping[str, Any]) -> list[Part]:
+    """The parts after training resumes after a step under the conditions of a provenance.
 
-    Parts beyond the step are gone: their checkpoints are.
+    Parts beyond the step are dropped: their checkpoints are gone.
     """
     kept = [dict(part) for part in before if part["from"] < step]
     here = {"from": step, "to": None, **conditions(now)}
@@ -66,8 +66,8 @@ def changes(before: Part, now: Part) -> list[str]:
     ]
 
 
-def in_words(parts: Sequence[Part]) -> str:
-    """Each part's steps, and what differs among them; empty for a training in one part.
+def described(parts: Sequence[Part]) -> str:
+    """The parts in words, with what differs among them; empty for a single part.
 
     "steps 1 to 400: threads 1; steps 401 to 800: threads 2"
     """

@@ -1,4 +1,4 @@
-"""Running the trials of one encoding: train, score the validation split, note, choose."""
+"""posbench tune: train each trial of an encoding, score it on the validation split, record it."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from posbench.training.loop import Diverged, fit
 
 
 def tune(config: TuneCommand, console: Console) -> Record:
-    """The finished record of an encoding's trials, those of an earlier call included.
+    """Run the trials that are missing, and return the complete record.
 
-    Raises UserError for a space that is none, and where the record there is of another set-up.
+    Raises UserError for a space that is none, and if a record of another configuration is there.
     """
     check(config)
     _require_no_tuned(config)
@@ -72,8 +72,8 @@ def tune(config: TuneCommand, console: Console) -> Record:
     return record
 
 
-def trouble(config: TuneCommand) -> str | None:
-    """Why an encoding's trials are not done; None if they are."""
+def why_unfinished(config: TuneCommand) -> str | None:
+    """Why an encoding's trials are not finished; None if they are."""
     record = tuning.read(tuning.path(config))
     if record is None:
         return "not begun"
@@ -87,7 +87,7 @@ def trouble(config: TuneCommand) -> str | None:
 
 
 def _require_no_tuned(config: TuneCommand) -> None:
-    """Trials are neither tuned already nor tracked: say so where that was asked for."""
+    """Raise UserError for tuned=true and for tracking, neither of which trials can have."""
     if config.tuned.lower() == "true":
         raise UserError("tuned=true is for posbench train; posbench tune starts from untuned")
     if tracking.wanted(config.tracking):
@@ -96,7 +96,8 @@ def _require_no_tuned(config: TuneCommand) -> None:
 
 
 def _judged(config: TuneCommand) -> EvalConfig:
-    """The training length alone: a choice must not see what is to be measured."""
+    """Evaluation settings of a trial: the training length only, so that the choice cannot see what
+    is measured later."""
     length = config.train.length
     return dataclasses.replace(
         config.eval,
@@ -122,7 +123,7 @@ def _budget(config: TuneCommand, judged: EvalConfig, corpus: Corpus) -> Values:
 
 
 def _begun(config: TuneCommand, place: Path, fresh: Record) -> Record:
-    """The record to go on with. Raises UserError where it is another's."""
+    """The record to resume. Raises UserError for one of another configuration or budget."""
     there = None if config.run.overwrite else tuning.read(place)
     if there is None:
         return fresh
@@ -140,7 +141,7 @@ def _begun(config: TuneCommand, place: Path, fresh: Record) -> Record:
 
 
 def _unchanging(record: Record) -> Values:
-    """What all trials must have in common besides the configuration."""
+    """The settings, besides the configuration, that all trials of a record share."""
     budget = {key: value for key, value in record.budget.items() if key != "trials"}
     return budget | {"dtype": record.provenance["dtype"]}
 
@@ -156,7 +157,7 @@ def _try(
 ) -> float | None:
     """The validation loss of one training run; None where it diverges. An interrupted one resumes.
 
-    The folder it works in goes when it is done: a trial is a row in the record.
+    Its folder is removed when it is finished: a trial is kept as a row of the record only.
     """
     content = json.dumps(dataclasses.asdict(config), sort_keys=True, default=str)
     digest = hashlib.sha256(content.encode()).hexdigest()[:12]

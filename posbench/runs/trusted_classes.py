@@ -1,4 +1,4 @@
-"""Which classes a file from anybody may name.
+"""Which classes a config.yaml from a stranger may name.
 
 To import a module is to run it, so a class is looked up in the text of its module first: only
 what derives from posbench's Encoding or Tokenizer, or has the methods of a Source, is let through.
@@ -37,7 +37,7 @@ def require(key: str, target: object) -> None:
 
 @dataclass
 class _Search:
-    """From class to base class, in the text of their modules."""
+    """A search from class to base class in the source text of their modules, without imports."""
 
     seen: set[str] = field(default_factory=set)
     methods: set[str] = field(default_factory=set)
@@ -86,7 +86,7 @@ def _find(module: str) -> ModuleSpec | None:
 
 
 def _statements(spec: ModuleSpec | None) -> list[ast.stmt]:
-    """A module's own; none where there is no text of it."""
+    """The statements of a module; none if it has no source text."""
     if spec is None or not spec.has_location or not str(spec.origin).endswith(".py"):
         return []
     try:

@@ -43,7 +43,7 @@ class Trial:
 
 @dataclasses.dataclass
 class Record:
-    """What was tried for one encoding, under which budget."""
+    """The trials of one encoding and their budget: the content of a tuned record."""
 
     settings: Values  # the configuration that was tuned
     budget: Values  # what a trial cost and was judged by; equal for encodings that are compared
@@ -98,7 +98,7 @@ def _range(key: str, ends: list[float]) -> tuple[float, float]:
 
 
 def _logarithmic(low: float, high: float, at: float) -> float:
-    """Four digits: a value that can be typed again."""
+    """A point between low and high on a logarithmic scale, in four digits."""
     return float(f"{low * (high / low) ** at:.4g}")
 
 
@@ -111,7 +111,7 @@ def _knob(key: str, knob: Any, at: float) -> Any:
 
 
 def settings(config: Config) -> Values:
-    """What a choice holds for: dotted keys and values of all that training depends on."""
+    """The settings that a tuned choice is valid for: all that training depends on, dotted keys."""
     tree = dataclasses.asdict(config)
     parts = {part: tree[part] for part in SETTINGS}
     parts["encoding"] = {k: v for k, v in parts["encoding"].items() if k != "tune"}
@@ -179,7 +179,7 @@ def write(place: Path, record: Record) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-    """What a run owes to a record: kept in its provenance."""
+    """The tuned values that a run used, for its provenance."""
 
     trials: int
     budget: Values
@@ -188,7 +188,7 @@ class Tuning:
 
 
 def applied(config: Config) -> tuple[Config, Tuning | None]:
-    """The configuration with the choice that was made for it, under tuned=true or auto.
+    """The configuration with its tuned values, under tuned=true or auto, and these values.
 
     Raises UserError under tuned=true where there is no finished record for this very set-up.
     """

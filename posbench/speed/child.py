@@ -1,4 +1,4 @@
-"""The process whose peak memory is measured: JSON on stdin, a line of JSON on stdout."""
+"""The process whose peak RAM is measured: JSON on stdin, a line of JSON on stdout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from posbench.speed.memory import watched
 
 
 def main() -> None:
-    with contextlib.suppress(OSError):  # not Linux; otherwise, no memory left: this one first
+    with contextlib.suppress(OSError):  # Linux alone: out of RAM, kill this process first
         Path("/proc/self/oom_score_adj").write_bytes(b"1000")
     asked = json.load(sys.stdin)
     config = schemas.plain(asked["config"], schemas.SpeedCommand)

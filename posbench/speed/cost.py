@@ -1,4 +1,4 @@
-"""The least that a pass has to do, by formula: operations, and bytes to and from memory.
+"""The least that a pass has to do, by formula: operations, and bytes to and from RAM.
 
 Operations: a multiply-add is 2. Forward they are those of
 
@@ -6,12 +6,12 @@ Operations: a multiply-add is 2. Forward they are those of
     k, v                    2 (2 D^2)          for each key
     attention               4 D                for each pair of a query and a key that it sees
     logits                  2 D V              for each scored token
-    each filled cell        what it computes by itself (as describe/costs.py counts), and its use:
+    each filled cell        what it computes itself (counted by attention/costs.py), and its use:
         distance_bias, position_bias    H    for each pair, an addition
         decay                           2 H  for each pair, a difference and an addition
         distance_keys, distance_queries, distance_values
             H for each pair, an addition; 2 D for each query and each different vector it meets:
-            where distances share one, as past a clip, one product serves them all
+            distances that share a vector, as past a clip, share one product
 
 Only pairs that a query sees count, half of the square where it is causal. Norms, activations,
 dropout and softmax are no products and are left out. Training is three times forward.
@@ -21,7 +21,8 @@ and write their outputs once, in the dtype of activations. Whatever lies between
 tables too, could be made on the fly. Training is three times that (forward; in backward the
 gradients besides) and AdamW, which reads a weight, its gradient and two moments, and writes three.
 
-B windows, T queries, S keys, H heads, D width, F feed-forward width, V vocabulary, M distances.
+A model's segment memory adds keys (S > T). B windows, T queries, S keys, H heads, D width,
+F feed-forward width, V vocabulary, M distances.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from posbench.model.transformer import Transformer
 FLOAT = 4  # bytes
 ADAMW = 7  # numbers for each weight
 ADDED = {"distance_bias": 1, "position_bias": 1, "decay": 2} | dict.fromkeys(VECTORS, 1)
-ALIKE = ("distance_bias", "position_bias", *VECTORS)  # for all windows of a batch
+ALIKE = ("distance_bias", "position_bias", *VECTORS)  # computed once for all windows of a batch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,16 +58,16 @@ class Pass:
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """Of a whole pass."""
+    """Operations and bytes of a whole pass."""
 
     operations: int
     bytes: int
 
 
 def cost(model: Transformer, config: ModelConfig, one: Pass) -> Cost:
-    """What one pass of the model, whose sizes are config's, has to do at least.
+    """The least that one pass of the model, whose sizes are config's, has to do.
 
-    In training every layer has all the memory that its encoding keeps, in evaluation none.
+    In training every layer has as much segment memory as its encoding keeps, in evaluation none.
     """
     model = _with_random_positions(model).eval()
     memory = None if one.training else 0
@@ -84,7 +85,7 @@ def cost(model: Transformer, config: ModelConfig, one: Pass) -> Cost:
 
 
 def _with_random_positions(model: Transformer) -> Transformer:
-    """A copy in which no two vectors are alike for having started alike, as zeros do."""
+    """A copy with random positional parameters: no vectors are equal just by initialisation."""
     model = copy.deepcopy(model).cpu()
     generator = torch.Generator().manual_seed(0)
     for parameter in model.encoding.parameters():
@@ -123,12 +124,12 @@ def _seen(layer: Layer) -> Tensor:
 
 
 def _pairs(layer: Layer) -> int:
-    """Of a query and a key that it sees, for one head."""
+    """How many pairs of a query and a key that it sees there are, for one head."""
     return int(_seen(layer).sum())
 
 
 def _meetings(cell: str, layer: Layer) -> int:
-    """Of a query and a vector: of those that follow one another alike, it meets one."""
+    """Pairs of a query and a vector by distance; equal neighbouring vectors count once."""
     vectors = getattr(layer.part, cell)(layer.span.distances, 0)  # [H, M, d]
     changes = (vectors[:, 1:] != vectors[:, :-1]).any(-1).any(0)
     firsts = torch.cat((torch.zeros(1, dtype=torch.long), 1 + changes.nonzero()[:, 0]))
@@ -138,7 +139,7 @@ def _meetings(cell: str, layer: Layer) -> int:
 def _numbers(
     layers: list[tuple[Layer, int]], model: Transformer, config: ModelConfig, one: Pass
 ) -> int:
-    """Activations read and written."""
+    """How many activations (numbers, not bytes) are read and written."""
     width, inner, vocabulary = config.width, config.feed_forward, len(model.tokens.weight)
     embedded, scored = one.length * width, one.scored * (width + vocabulary)
     total = one.windows * (embedded + scored)

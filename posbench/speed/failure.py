@@ -1,4 +1,4 @@
-"""Why there is no number, in the words of a table's note."""
+"""Why something could not be measured, as one line for a table's note."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from posbench.errors import is_out_of_memory
 
 OUT_OF_MEMORY = "out of memory"
-FAILED = "failed"  # how the other reasons begin
+FAILED = "failed"  # every reason but OUT_OF_MEMORY begins with it
 
 
 class Failed(Exception):
@@ -19,7 +19,7 @@ class Failed(Exception):
 
 @contextmanager
 def told() -> Iterator[None]:
-    """Raise Failed for whatever goes wrong inside; a defect leaves its traceback on stderr too."""
+    """Turn any exception inside into Failed; unless RAM ran out, print the traceback too."""
     try:
         yield
     except Failed:
@@ -31,14 +31,14 @@ def told() -> Iterator[None]:
 
 
 def reason(error: Exception) -> str:
-    """One line."""
+    """One line on what an exception says."""
     if is_out_of_memory(error):
         return OUT_OF_MEMORY
     return f"{FAILED}: {type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")
 
 
 def died(code: int) -> str:
-    """Why a process ended with this exit code, negative for a signal, and said nothing itself."""
+    """Why a process ended with an exit code (negative: a signal) without a report of its own."""
     if code == -signal.SIGKILL:
         return f"{OUT_OF_MEMORY} (its process was killed)"
     if code < 0:

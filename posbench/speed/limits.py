@@ -1,4 +1,4 @@
-"""What the machine can do at best: products and copies, measured beside the rest."""
+"""The machine's limits, measured beside the encodings: rates of a matrix product and a copy."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from posbench.speed.rounds import Best, Work
 from posbench.speed.work import wait
 
 SIDE = {"cpu": 2048, "cuda": 8192}  # of square matrices
-SMALL, SLOW = 256, 2e9  # of these fewer operations a second: a dtype that the CPU emulates
+SMALL, SLOW = 256, 2e9  # side; below so many operations a second the CPU emulates the dtype
 COPIED = 2**26  # float32 numbers, more than a cache holds
-TRIES = 3  # in a round, of which the fastest counts
+TRIES = 3  # calls in a round; the fastest counts
 
 
 def matmul(dtype: torch.dtype, device: torch.device) -> Work:
-    """A product of two square matrices; amount: floating-point operations, 2 n^3.
+    """A product of two square matrices; Work.amount is floating-point operations, 2 n^3.
 
-    Small ones where the dtype is emulated: large ones would take minutes, at the same rate.
+    The matrices are small where the CPU emulates the dtype: large ones would take minutes.
     """
     return _product(side(dtype, device), dtype, device)
 
@@ -43,7 +43,7 @@ def _product(n: int, dtype: torch.dtype, device: torch.device) -> Work:
 
 
 def copy(device: torch.device) -> Work:
-    """A copy from memory to memory; amount: bytes read and written."""
+    """A copy from RAM to RAM; Work.amount is bytes read and written."""
     a = torch.ones(COPIED, device=device)
     out = torch.empty_like(a)
 

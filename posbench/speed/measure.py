@@ -1,4 +1,4 @@
-"""One encoding beside the baseline, at one mode and length."""
+"""Measure one encoding beside the baseline, at one mode and length."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from posbench.speed.settings import Subject, same
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """What was measured of one encoding; reason: why something was not.
+    """What was measured of one encoding; reason: why something could not be.
 
-    rates are tokens/s; the cost is that of a whole pass.
+    memory is RAM, rates are tokens/s, cost is that of a whole pass.
     """
 
     name: str
@@ -33,19 +33,19 @@ class Side:
 
     @property
     def defect(self) -> bool:
-        """Whether something went wrong, rather than could not be had."""
+        """Whether the reason is an unexpected error, not lack of RAM or of positions."""
         return self.reason is not None and self.reason.startswith(FAILED)
 
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """An encoding and the baseline, which may be one and the same; the machine's limits beside
-    them, in operations/s and bytes/s."""
+    """An encoding and the baseline (may be the same object), and the machine's limits measured
+    beside them: matmul in operations/s, copy in bytes/s."""
 
     mode: str
     length: int
     windows: int
-    dtype: str  # of products
+    dtype: str  # of matrix products
     encoding: Side
     baseline: Side
     matmul: Rounds | None
@@ -53,17 +53,17 @@ class Cell:
 
     @property
     def tokens(self) -> int:
-        """In a pass."""
+        """How many tokens a pass has."""
         return self.windows * self.length
 
     @property
     def sides(self) -> list[Side]:
-        """The baseline only where it is another."""
+        """Baseline and encoding; only one of them where they are the same."""
         alone = self.encoding is self.baseline
         return [self.encoding] if alone else [self.baseline, self.encoding]
 
     def speed_ratio(self, side: Side) -> Rounds | None:
-        """To the baseline, round by round; above 1 is faster."""
+        """The side's rate over the baseline's, round by round; above 1 is faster."""
         if side.rates is None or self.baseline.rates is None:
             return None
         return side.rates.over(self.baseline.rates)
@@ -74,13 +74,13 @@ class Cell:
         return side.memory.used / self.baseline.memory.used
 
     def share_of_matmul(self, side: Side) -> Rounds | None:
-        """Of the rate of products: what is done a second of the operations that have to be."""
+        """Necessary operations done per second, as a share of the matrix product's rate."""
         if side.rates is None or side.cost is None or self.matmul is None:
             return None
         return side.rates.times(side.cost.operations / self.tokens).over(self.matmul)
 
     def share_of_copy(self, side: Side) -> Rounds | None:
-        """Of the rate of copies: what is moved a second of the bytes that have to be."""
+        """Necessary bytes moved per second, as a share of the copy's rate."""
         if side.rates is None or side.cost is None or self.copy is None:
             return None
         return side.rates.times(side.cost.bytes / self.tokens).over(self.copy)
@@ -89,7 +89,7 @@ class Cell:
 def measure(
     subject: Subject, baseline: Subject, mode: str, length: int, device: torch.device
 ) -> Cell:
-    """Memory of each, then the rates of both and of the machine in turn. Raises UserError."""
+    """Peak RAM of each, then the rates of both and of the machine in turn. Raises UserError."""
     config, its = subject.at(mode, length), baseline.at(mode, length)
     alone = same(config, its)
     encoding = _before(subject.name, config, mode, length, device)
@@ -114,7 +114,7 @@ def measure(
 
 
 def _before(name: str, config: SpeedCommand, mode: str, length: int, device: torch.device) -> Side:
-    """All but the rates: where memory does not suffice, a process of its own finds out."""
+    """A Side with everything but its rates. RAM is measured in a process of its own."""
     model = from_config.model(config, config.speed.vocabulary).to(device)
     side = Side(name, model.kernel)
     if (reason := _too_long(model, mode, length)) is not None:
@@ -144,7 +144,7 @@ def _too_long(model: Transformer, mode: str, length: int) -> str | None:
 def _rates(
     timed: dict[str, SpeedCommand], mode: str, length: int, device: torch.device
 ) -> dict[str, Rounds | str]:
-    """Of each side that can run, and of the machine."""
+    """Rates, or the reason for none, of each side that can run, and of "matmul" and "copy"."""
     if not timed:
         return {}
 

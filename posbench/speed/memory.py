@@ -1,10 +1,10 @@
-"""Peak memory of a few passes, model and optimizer included: of the device's allocator, or of a
-process that does nothing else.
+"""Peak RAM of a few passes, model and optimizer included.
 
-On a CPU the high-water mark is that of a whole process, so each measurement has a new one
-(child.py), which first runs a window of a few tokens: libraries and their threads' buffers are
-then in memory before the mark is reset. There glibc gives every block of ENOUGH bytes back once it
-is free: so measured, peaks repeat within 1 %, not 10 %, but a run's own are somewhat higher.
+On CUDA the device's allocator knows it. On a CPU the high-water mark is that of a whole process,
+so each measurement has a new process (child.py). It first runs a window of a few tokens, so that
+libraries and their threads' buffers are loaded before the mark is reset. glibc there returns every
+free block of ENOUGH bytes or more: peaks then repeat within 1 %, not 10 %, but a real run's are
+somewhat higher.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from posbench.speed.failure import Failed, told
 from posbench.speed.rounds import Work
 from posbench.speed.work import MODES
 
-REHEARSED = 8  # tokens
-ENOUGH = 128 * 1024  # glibc's own limit, until it raises it as blocks are freed
+REHEARSED = 8  # tokens of the window before the mark is reset
+ENOUGH = 128 * 1024  # glibc's initial threshold, which it otherwise raises as blocks are freed
 
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Bytes: what was in use just before, and at most."""
+    """RAM in bytes: in use just before the passes, and at most during them."""
 
     before: int
     peak: int
@@ -42,9 +42,9 @@ class Memory:
 
 
 def measure(config: SpeedCommand, mode: str, length: int, device: torch.device) -> Memory:
-    """At least two passes, so that a step has the optimizer's state beside the gradients.
+    """Peak RAM of at least two passes, so that optimizer state and gradients are both there.
 
-    Raises Failed where memory does not suffice, or something else goes wrong.
+    Raises Failed where RAM does not suffice, or something else goes wrong.
     """
     if device.type == "cuda":
         with told():
@@ -57,7 +57,7 @@ def measure(config: SpeedCommand, mode: str, length: int, device: torch.device) 
 
 
 def watched(config: SpeedCommand, mode: str, length: int, device: torch.device) -> Memory:
-    """Measured in this process."""
+    """Peak RAM, measured in this process."""
     one_window = dataclasses.replace(config, speed=dataclasses.replace(config.speed, tokens=1))
     _run(MODES[mode](one_window, min(length, REHEARSED), device), 2)
     runtime.reset_peak_memory(device)
@@ -72,13 +72,13 @@ def _run(work: Work, calls: int) -> None:
         work.call()
 
 
-@functools.cache  # the baseline's serves the whole sweep
+@functools.cache  # the baseline is measured once for the whole sweep
 def _answer(asked: str) -> str:
     return child(asked)
 
 
 def child(asked: str) -> str:
-    """JSON to a new process, JSON from it; {"reason": ...} where it died."""
+    """Send JSON to a new process, return the JSON it prints; {"reason": ...} where it died."""
     paths = os.pathsep.join(filter(None, sys.path))  # where a user's encoding was found
     done = subprocess.run(
         [sys.executable, "-m", "posbench.speed.child"],

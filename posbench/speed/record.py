@@ -1,4 +1,4 @@
-"""Everything that was measured, every round of it, as JSON."""
+"""All measurements, every round included, as JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Json = dict[str, object]
 
 
 def place(config: SpeedCommand) -> Path:
-    """<folder>/<run.name>.json, its folder made. Raises OSError."""
+    """The record's path, <folder>/<run.name>.json; makes the folder. Raises OSError."""
     path = Path(config.folder) / f"{config.run.name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
@@ -27,7 +27,10 @@ def place(config: SpeedCommand) -> Path:
 def record(
     config: SpeedCommand, cells: Sequence[Cell], device: torch.device, dtype: torch.dtype
 ) -> Json:
-    """dtype is training's. Rates are tokens, operations and bytes a second; the rest bytes."""
+    """The JSON object of all cells. dtype is that of training.
+
+    Rates are in tokens, operations or bytes per second; memory is RAM in bytes.
+    """
     asked = ("seed", "encoding", "model", "speed", "runtime")
     return {
         "encoding": config.run.name,

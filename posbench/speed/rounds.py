@@ -1,4 +1,4 @@
-"""Several things measured alternately, so that a machine that slows down does so for all."""
+"""Rates measured alternately, in rounds, so that a machine that slows down does so for all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Clock = Callable[[], float]  # seconds
 
 @dataclasses.dataclass(frozen=True)
 class Rounds:
-    """One number for each round."""
+    """A measured number for each round."""
 
     each: list[float]
 
@@ -26,14 +26,14 @@ class Rounds:
 
     @property
     def spread(self) -> float | None:
-        """Half the interquartile range; None: unknown, of a single round."""
+        """Half the interquartile range; None for a single round."""
         if len(self.each) < 2:
             return None
         low, _, high = statistics.quantiles(self.each, n=4, method="inclusive")
         return (high - low) / 2
 
     def over(self, other: Rounds) -> Rounds:
-        """Each round's own ratio."""
+        """The ratio to `other` in each round."""
         return Rounds([mine / its for mine, its in zip(self.each, other.each, strict=True)])
 
     def times(self, factor: float) -> Rounds:
@@ -41,7 +41,7 @@ class Rounds:
 
 
 class Measure(Protocol):
-    """Something that has a rate."""
+    """Something whose rate can be measured again and again."""
 
     def warm_up(self) -> None: ...
 
@@ -50,8 +50,8 @@ class Measure(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What is timed: a call, how much of anything it does, and after how many calls it is as it
-    always is."""
+    """What is timed: a call, the amount it processes (e.g. tokens), and how many calls warm it
+    up."""
 
     call: Callable[[], object]
     amount: float
@@ -59,7 +59,7 @@ class Work:
 
 
 class Steady:
-    """Amount a second of a call, repeated for at least so many seconds."""
+    """Amount per second, over a call repeated for at least `seconds`."""
 
     def __init__(
         self, make: Callable[[], Work], seconds: float, clock: Clock = time.perf_counter
@@ -90,7 +90,7 @@ class Steady:
 
 
 class Best(Steady):
-    """Amount a second of the fastest of a few calls."""
+    """Amount per second, in the fastest of `tries` calls."""
 
     def __init__(
         self, make: Callable[[], Work], tries: int, clock: Clock = time.perf_counter
@@ -103,9 +103,9 @@ class Best(Steady):
 
 
 def alternate(measures: Mapping[str, Measure], rounds: int) -> dict[str, Rounds | str]:
-    """The rates of each, measured in turn: first, second, ..., first, second, ...
+    """The rates of each measure, taken in turn: first, second, ..., first, second, ...
 
-    All are warmed up before. What fails has the reason instead, and the others go on.
+    All are warmed up before. A measure that fails has the reason instead; the others go on.
     """
     rates: dict[str, list[float]] = {name: [] for name in measures}
     failed: dict[str, str] = {}

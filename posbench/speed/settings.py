@@ -1,8 +1,8 @@
 """The configuration of an encoding, and of the baseline beside it, at each mode and length.
 
-An encoding's yaml may refer to train.length (the rows of a learned table, Transformer-XL's
-memory): training at a length is as with train.length at it, evaluation as with the train.length
-that was asked for.
+An encoding's yaml may refer to train.length (a learned table's rows, Transformer-XL's segment
+memory). Training at a length sets train.length to that length; evaluation keeps the user's
+train.length.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Subject:
 
 
 def subject(name: str, node: DictConfig) -> Subject:
-    """From Hydra's composed node."""
+    """A Subject from Hydra's composed config."""
 
     def at(mode: str, length: int) -> SpeedCommand:
         copied = node.copy()
@@ -37,7 +37,7 @@ def subject(name: str, node: DictConfig) -> Subject:
 
 
 def same(one: SpeedCommand, other: SpeedCommand) -> bool:
-    """Whether both have the same encoding, set alike."""
+    """Whether both configurations have the same encoding with the same settings."""
     mine, its = (
         {key: value for key, value in each.encoding.items() if key not in NOT_ARGUMENTS}
         for each in (one, other)

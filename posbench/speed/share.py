@@ -1,4 +1,4 @@
-"""How much of what the machine can do a run's training used."""
+"""Which share of the machine's matrix-product rate a run's training reached."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from posbench.training.trainer import Trainer
 
 
 def matmul_share(trainer: Trainer, tokens_per_second: float) -> float:
-    """The operations a second that training came to, over those of a large matrix product.
+    """Operations per second of training over those of a large matrix product.
 
-    The operations are the least that a step needs (cost.py); the product is of training's dtype,
-    measured here and now, on one of as many devices as there are processes.
+    Operations are the least that a step needs (cost.py). The product has training's dtype and is
+    measured now on this process's device; its rate counts once for each process.
     """
     train = trainer.config.train
     one = Pass(

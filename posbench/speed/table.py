@@ -1,4 +1,4 @@
-"""What was measured, as a table for a terminal of 80 columns or more."""
+"""The measurements as a table, for a terminal of 80 columns or more."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from posbench.terminal.tables import Fitted, amount
 
 NONE = "–"
 HEADERS = ("tokens/s", "×", "MiB", "×", "FLOP", "bytes", "of mm", "copy")
-SPARE = ("copy", "bytes", "of mm", "FLOP")  # where a terminal is narrow
+SPARE = ("copy", "bytes", "of mm", "FLOP")  # left out first where a terminal is narrow
 LEGEND = (
     "×: to {baseline}, measured in turn with each in one process. MiB: peak memory, model and "
     "optimizer included. FLOP, bytes: the least a token takes, by formula; of mm, copy: of these "
@@ -30,7 +30,10 @@ Groups = dict[tuple[str, int], list[Line]]
 def show(
     cells: Sequence[Cell], asked: SpeedConfig, title: str, console: Console, beside: bool = True
 ) -> None:
-    """The table, and below it why there is no number; beside: with the baseline's own rows."""
+    """Print the table, and below it the reason for each missing number.
+
+    beside: whether the baseline has rows of its own.
+    """
     found = groups(cells, beside)
     console.print(table(found, asked, title))
     for (mode, length), lines in found.items():
@@ -41,7 +44,7 @@ def show(
 
 
 def groups(cells: Sequence[Cell], beside: bool) -> Groups:
-    """Rows by mode and length, in the order of what was measured."""
+    """Rows by mode and length, in the order of measurement."""
     found: Groups = {}
     for cell in cells:
         lines = found.setdefault((cell.mode, cell.length), [])
@@ -76,7 +79,7 @@ def best(
     value: Callable[[Cell, Side], float | None],
     choose: Callable[..., tuple[float, int]],
 ) -> int | None:
-    """The row with the most (choose=max) or the least; None where there is nothing to choose."""
+    """The index of the row with the highest (choose=max) or lowest value; None with under two."""
     values = [(value(*line), number) for number, line in enumerate(lines)]
     known = [(found, number) for found, number in values if found is not None]
     return choose(known)[1] if len(known) > 1 else None
@@ -99,7 +102,7 @@ def _row(cell: Cell, side: Side, fastest: bool, smallest: bool) -> list[Text]:
 
 
 def _rates(side: Side, style: str) -> Text:
-    """Tokens/s, or the first words of why there are none."""
+    """Tokens/s, or the first words of the reason why there are none."""
     if side.rates is None:
         words = (side.reason or NONE).partition(":")[0].partition(" (")[0]
         return Text(words, style="dim")

@@ -1,9 +1,9 @@
-"""What is timed: a training step and a pass of evaluation, each as the commands do them.
+"""What is timed: a training step and a pass of evaluation, as `posbench train` and `eval` do them.
 
-B windows of T random tokens. Training is `Trainer.optimize` in the midst of a document, so that
-every memory is full; a learning rate of next to nothing keeps the weights as they began.
-Evaluation is `evaluate.score` over windows of `fixed_targets`, the default protocol of `posbench
-eval`: float32, no gradient, no memory, logits of the last eval.targets tokens alone.
+B windows of T random tokens. Training is `Trainer.optimize` in the middle of a document, so that
+segment memory is full; a tiny learning rate keeps the weights as initialised. Evaluation is
+`evaluation.score.score` over windows of `fixed_targets`, the default protocol of `posbench eval`:
+float32, no gradient, no segment memory, logits of the last eval.targets tokens alone.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from posbench.model import footprint, from_config
 from posbench.speed.rounds import Work
 from posbench.training.trainer import Trainer
 
-RATE = 1e-9  # no number of steps diverges
-BATCHES = 4  # in turn
+RATE = 1e-9  # learning rate: training cannot diverge
+BATCHES = 4  # used in turn
 
 
 class RandomStream:
-    """Batches made beforehand; every segment continues one that was before."""
+    """Batches of random tokens, made beforehand; every segment continues the one before."""
 
     def __init__(self, config: SpeedCommand) -> None:
         windows, length = config.train.batch, config.train.length
@@ -47,23 +47,23 @@ def random_tokens(config: SpeedCommand, *size: int) -> NDArray[np.int64]:
 
 
 def windows(config: SpeedCommand, length: int) -> int:
-    """B: as many as speed.tokens has room for, at least one."""
+    """B, the windows of a pass: as many as speed.tokens has room for, at least one."""
     return max(1, config.speed.tokens // length)
 
 
 def scored(config: SpeedCommand, length: int) -> int:
-    """Tokens of a window whose logits evaluation makes."""
+    """How many tokens of a window evaluation computes logits for."""
     return min(config.eval.targets, length)
 
 
 def dtype(config: SpeedCommand, mode: str, device: torch.device) -> torch.dtype:
-    """Of the matrix products: autocast's in training. Raises UserError for an unknown one."""
+    """The dtype of matrix products: autocast's in training. Raises UserError if unknown."""
     trained = runtime.training_dtype(config.runtime.dtype, device)
     return trained if mode == "train" else torch.float32
 
 
 def training(config: SpeedCommand, length: int, device: torch.device) -> Work:
-    """One optimizer step over B windows; amount: the tokens in it."""
+    """One optimizer step over B windows; Work.amount is its tokens."""
     model = from_config.model(config, config.speed.vocabulary).to(device).train()
     batch, remembered = windows(config, length), model.encoding.memory_length
     train = dataclasses.replace(config.train, length=length, batch=batch, accumulate=1)
@@ -84,7 +84,7 @@ def training(config: SpeedCommand, length: int, device: torch.device) -> Work:
 
 
 def evaluation(config: SpeedCommand, length: int, device: torch.device) -> Work:
-    """One forward pass over B windows of as many documents; amount: the tokens in it."""
+    """One forward pass over B windows of as many documents; Work.amount is its tokens."""
     model = from_config.model(config, config.speed.vocabulary).to(device).eval()
     tokens = windows(config, length) * length
     footprint.require_pass(f"{tokens:,} tokens", tokens, config.model, torch.float32, device)
@@ -94,7 +94,7 @@ def evaluation(config: SpeedCommand, length: int, device: torch.device) -> Work:
 
 
 def wait(device: torch.device) -> None:
-    """Until all that was asked of the device is done."""
+    """Wait until the device has done all its queued work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

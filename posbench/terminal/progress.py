@@ -1,7 +1,6 @@
-"""What a waiting user sees: bars on a terminal, a line every few seconds elsewhere.
+"""Progress of training: bars on a terminal, else a line every few seconds.
 
-Elsewhere is also a terminal that several jobs write to at once: their bars would overwrite one
-another.
+Jobs that write to one terminal at the same time get lines too: bars would overwrite one another.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ PLAIN_SECONDS = 10.0  # between lines where there is no terminal
 
 
 class _Figures(ProgressColumn):
-    """Loss and speed of a run's task; nothing for the sweep's."""
+    """The column with loss and speed; empty in the sweep's bar."""
 
     def render(self, task: Task) -> Text:
         loss, speed = task.fields.get("loss"), task.fields.get("speed")
@@ -77,7 +76,7 @@ class Display:
             self.console.print(said, highlight=False, markup=False)
 
     def _left(self, step: int, now: float) -> str:
-        """How long training will take from here, at the pace so far."""
+        """The time left of training, at the speed so far, as text."""
         assert self.first is not None
         done, since = self.first
         if step == done:
@@ -85,14 +84,14 @@ class Display:
         seconds = (self.steps - step) * (now - since) / (step - done)
         return f"  {seconds:.0f} s left"
 
-    def say(self, what: str) -> None:
-        """What is going on besides training."""
+    def phase(self, what: str) -> None:
+        """Show which phase of the run began."""
         self.progress.update(self.task, description=f"{self.name}: {what}")
         if not self.live:
             self.console.print(f"{self.place}{self.name}  {what}", highlight=False, markup=False)
 
-    def tell(self, what: str) -> None:
-        """What is to stay."""
+    def message(self, what: str) -> None:
+        """Print a line about the run that stays on the screen."""
         self.console.print(f"{self.place}{self.name}  {what}", highlight=False, markup=False)
 
 

@@ -1,4 +1,4 @@
-"""The standard streams: open, and fed with characters that they can take. Without torch."""
+"""The standard streams: opened if they were closed, and characters replaced that they lack."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ SUBSTITUTES = {
 ERRORS = "posbench.substitutes"  # the name of the codecs' error handler
 
 
-def enter() -> None:
-    """Once in a process that the user started."""
+def prepare() -> None:
+    """To be called once in a process, before anything is printed."""
     _open_streams()
     substitute()
 
 
 def _open_streams() -> None:
-    """A closed one is the null device: else the next file would get its number."""
+    """Open the null device for a closed stream: the next file would get its number otherwise."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
@@ -45,7 +45,7 @@ def _open_streams() -> None:
 
 
 def substitute() -> None:
-    """Have what is printed in characters that the stream's encoding has. Harmless if repeated."""
+    """Print a substitute for each character that a stream's encoding lacks. May be repeated."""
     codecs.register_error(ERRORS, _substitutes)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -75,7 +75,7 @@ def _substitute(character: str, before: str) -> str:
 
 
 def lost(error: OSError) -> int:
-    """End where standard output takes no more: quietly if nobody reads it; the exit code."""
+    """Close standard output after it failed, quietly if its reader has gone; the exit code."""
     if not isinstance(error, BrokenPipeError):
         with contextlib.suppress(OSError):
             print(f"error: standard output: {error.strerror}", file=sys.stderr)
@@ -86,5 +86,5 @@ def lost(error: OSError) -> int:
 
 
 def printable(text: str) -> str:
-    """On one line, and nothing in it that a terminal would obey."""
+    """The text on one line, without control characters."""
     return "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split()))

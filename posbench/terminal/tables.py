@@ -1,4 +1,4 @@
-"""Tables that fit the terminal: no name and no number in them is broken in its middle."""
+"""Tables that fit the terminal without breaking a name or a number."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Rows = Sequence[Sequence[Cell]]  # a row without cells ends a section
 
 @dataclass(frozen=True)
 class Fitted:
-    """For console.print: the first variant of the rows that fits, else the last one without what
-    is spare, else in several parts, each with the first column.
+    """A table for console.print: the first variant of its rows that fits the width; else the last
+    one without spare columns; else several tables, each with the first column.
 
-    legend: by header, what is said of a column above the caption, where it is shown.
-    spare: how headers begin whose columns may go, the first of them first. prose: the headers
-    whose columns may be broken between words; left: which are not aligned at the right, as the
-    first. options: of rich's Table.
+    legend: by header, a text above the caption, shown if the column is. spare: prefixes of headers
+    whose columns may be left out, in this order. prose: headers of columns that may break between
+    words. left: headers of columns aligned at the left, as the first column is. options: of rich's
+    Table.
     """
 
     headers: Sequence[str]
@@ -79,7 +79,7 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Part:
-    """Some columns of some rows."""
+    """A part of a Fitted table: some of its columns."""
 
     whole: Fitted
     rows: Rows
@@ -87,11 +87,11 @@ class Part:
 
     @property
     def least(self) -> int:
-        """How wide it is at least."""
+        """The least width in which it can be shown."""
         return self._width([self._narrow(n) for n in self.columns])
 
     def table(self, width: int) -> Table:
-        """Its prose, and names that are wider than half of all, take what there is."""
+        """As rich's Table; what is left of the width goes to columns of prose and long names."""
         widths, wanted = {n: self._narrow(n) for n in self.columns}, self.columns
         free = width - self.least
         if free < 0:  # one name, as wide as the terminal
@@ -126,7 +126,7 @@ class Part:
         return max(map(cell_len, self._cells(n)))
 
     def _narrow(self, n: int) -> int:
-        """All of the widest cell; of prose, its longest word."""
+        """A column's least width: its widest cell, in prose its longest word."""
         if self.whole.headers[n] not in self.whole.prose:
             return self._wide(n)
         words = (cell_len(word) for cell in self._cells(n) for word in cell.split())
@@ -144,7 +144,7 @@ class Part:
 
 
 def counts(remarks: Mapping[str, int]) -> str:
-    """How much of each kind, in one line."""
+    """ "kind: 3, other kind: 1,200", for numbers of remarks by kind."""
     return ", ".join(f"{kind}: {count:,}" for kind, count in remarks.items())
 
 

@@ -1,6 +1,7 @@
-"""Trackers beside a run's own files, which are the record: a tracker mirrors them.
+"""Trackers (W&B, TensorBoard, trackio), which mirror a run's own files.
 
-Nothing here asks a question, needs a network or a key, or stops a run.
+Nothing here asks a question, needs a network or a key, or stops a run. May import config and
+errors. A new tracker is a module here with `opened(job)`, and an entry of TITLES and EXTRAS.
 """
 
 from __future__ import annotations

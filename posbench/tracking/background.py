@@ -1,4 +1,4 @@
-"""A tracker at work beside the training, which waits for nothing and fails for nothing."""
+"""A tracker in a thread of its own, so that training neither waits for it nor fails with it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger("posbench")
 class Background:
     """Opens a tracker and calls it, in order, in the process's one thread for that.
 
-    What it raises is one warning; afterwards only finish still reaches it.
+    Its first error becomes a warning; after that only finish is called.
     """
 
     def __init__(self, title: str, opened: Callable[[], Tracker]) -> None:
@@ -67,7 +67,7 @@ class Background:
 
 @functools.cache
 def _worker(process: int) -> ThreadPoolExecutor:
-    """One thread: a run is opened after the one before it is finished. Python's exit waits."""
+    """The process's thread for trackers: one run after another. Python waits for it at exit."""
     return ThreadPoolExecutor(max_workers=1, thread_name_prefix="tracking")
 
 

@@ -1,4 +1,4 @@
-"""What every tracker does, and what it is told of a run."""
+"""The protocol of a tracker, and its description of a run."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ ID_FILE = "tracking_id.txt"
 
 
 class Tracker(Protocol):
-    """Where a run's rows go besides its own files.
+    """Receives a run's rows.
 
-    Whoever goes on with a run logs all its rows again, from the first: a tracker leaves out those
-    that it has.
+    A resumed run logs all its rows again, from the first: a tracker leaves out those that it has.
     """
 
     def log(self, row: Values, axis: str) -> None: ...  # measured at row[axis]
@@ -27,7 +26,7 @@ class Tracker(Protocol):
 
 
 class Nothing:
-    """Tracking disabled, or impossible; and what a tracker does that cannot do it."""
+    """A tracker that does nothing: tracking is disabled or impossible. Base of the others."""
 
     def log(self, row: Values, axis: str) -> None: ...
     def summary(self, values: Values) -> None: ...
@@ -50,5 +49,5 @@ class Job:
     wandb: str  # W&B's mode
 
     def remember(self) -> None:
-        """Keep the id in the run's folder, for whoever goes on with the run."""
+        """Write the id into the run's folder, for a resume."""
         (self.folder / ID_FILE).write_text(f"{self.id}\n", encoding="utf-8")

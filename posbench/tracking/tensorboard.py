@@ -1,6 +1,6 @@
 """TensorBoard: event files in <run folder>/tensorboard, written by tensorboardX.
 
-Event files only grow. A run that goes on is written anew, from its own rows.
+Event files can only grow, so a resumed run is written anew from its own rows.
 """
 
 from __future__ import annotations

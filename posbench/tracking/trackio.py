@@ -19,7 +19,7 @@ from posbench.tracking.base import Job, Nothing, Table, Tracker, Values
 
 
 class LocalRun(Run):  # type: ignore[misc]
-    """Says nobody's name: trackio would ask the Hub for it."""
+    """A run without the user's name, for which trackio would ask the Hub."""
 
     def _get_username(self) -> None:
         return None
@@ -36,7 +36,7 @@ class Trackio(Nothing):
         self._there = [{k: v for k, v in row.items() if k not in stamps} for row in there]
 
     def log(self, row: Values, axis: str) -> None:
-        """trackio's axis is the step; another place is a value beside the others."""
+        """trackio's only axis is the step; of another axis the place is logged as a value."""
         if axis != "step":
             self._log_once(row)
         elif (step := int(row["step"] or 0)) > self._last:

@@ -1,11 +1,10 @@
 """Weights & Biases: online where the user has configured it, else a file for `wandb sync`.
 
-Rows are drawn over an axis of their own, and W&B's internal step is left to W&B, which drops what
-comes with a smaller one: a run that goes on from before its last row loses none.
+Rows have axes of their own; W&B's internal step is not used, because W&B drops rows with a smaller
+one, and a resumed run may log such rows.
 
-An online run says what it has. A file on this disk does not, so an offline run that goes on is
-written anew from its first row, and the file that this supersedes is removed unless it was
-uploaded.
+An online run can be asked which rows it has. An offline file cannot, so a resumed offline run is
+written anew from its first row, and the superseded file is removed unless it was uploaded.
 """
 
 from __future__ import annotations
@@ -104,7 +103,7 @@ class WandB:
         self._run.log_artifact(artifact)
 
     def keep(self, checkpoint: Path) -> None:
-        """As an artifact, uploaded from where it lies."""
+        """Upload a checkpoint as an artifact, without a copy."""
         import wandb
 
         artifact = wandb.Artifact(f"checkpoint-{self._run.id}", type="model")
@@ -120,7 +119,7 @@ class WandB:
 
 
 def opened(job: Job) -> Tracker:
-    """The job's W&B run, begun or gone on with; its files go to <folder>/wandb."""
+    """The job's W&B run, new or resumed; its files go to <folder>/wandb."""
     _forget_names()
     with _interpreter_kept():
         mode = _chosen(job.wandb)
@@ -133,7 +132,7 @@ def opened(job: Job) -> Tracker:
 
 
 def _forget_names() -> None:
-    """A run is what its folder says; variables that would make it another are told of, once."""
+    """Drop WANDB_ variables that would rename the run, with one warning: its folder names it."""
     found = [name for each in NAMING if (name := f"WANDB_{each}") in os.environ]
     if found:
         log.warning("W&B: %s not used; tracking.project and run.* name a run", ", ".join(found))
@@ -208,7 +207,7 @@ def _global_settings() -> Settings:
 
 
 def _reset() -> None:
-    """Drop W&B's process and what it holds: the id of a run that failed, or its own death."""
+    """End W&B's service process, which may hold a failed run's id or be dead."""
     import wandb
 
     with contextlib.suppress(Exception, SystemExit):
@@ -217,7 +216,7 @@ def _reset() -> None:
 
 @contextlib.contextmanager
 def _interpreter_kept() -> Iterator[None]:
-    """W&B hooks sys.exit and sys.excepthook at every start for good: k runs, k tracebacks."""
+    """Restore sys.exit and sys.excepthook, which W&B hooks again at every start."""
     # Its reports of its own errors hold the process for 20 seconds where the network is dead.
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     kept = sys.exit, sys.excepthook

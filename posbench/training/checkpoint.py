@@ -1,4 +1,4 @@
-"""Checkpoints: folders <run>/checkpoints/step-000123, whole or absent; nothing in them unpickles.
+"""Checkpoints: folders <run>/checkpoints/step-000123, written atomically, without pickles.
 
 model.safetensors holds the weights, training.safetensors the optimizer's and the trainer's
 tensors, state.json the step and the sha256 of both.

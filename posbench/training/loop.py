@@ -25,17 +25,17 @@ log = logging.getLogger("posbench")
 
 
 class Watcher(Protocol):
-    """What looks on while a run trains."""
+    """A function that is called with rows of training."""
 
     def __call__(self, row: dict[str, float]) -> None: ...
 
 
 class Diverged(UserError):
-    """Training came to a loss that is no number."""
+    """The loss became infinite or nan."""
 
 
 class Stopped(KeyboardInterrupt):
-    """Training was asked to stop, and has saved."""
+    """Training was stopped by a signal, after a checkpoint."""
 
 
 def fit(
@@ -47,18 +47,18 @@ def fit(
 ) -> None:
     """Train to the last step, from the newest checkpoint if there is one.
 
-    begin gets the step after which training goes on, in the first process.
+    begin is called in rank 0 with the step after which training begins or resumes.
 
-    metrics.jsonl and record get a row every tracking.every steps, record those of before a resume
-    again; watch gets a shorter one every step whose numbers are read: each on a CPU, elsewhere
-    those of a row or a checkpoint.
+    metrics.jsonl and record get a row every tracking.every steps; on a resume record gets the
+    earlier rows again. watch gets a shorter row for each step whose numbers are read: every step
+    on a CPU, elsewhere those with a row or a checkpoint.
     Raises Stopped after Ctrl-C or SIGTERM, once saved, and Diverged when the loss is not finite.
     """
     config, world = trainer.config, trainer.world
     metrics = folder / "metrics.jsonl"
     _restore(trainer, folder)
-    world.by_first(lambda: _tidy(folder, metrics, trainer.step))
-    world.by_first(lambda: begin(trainer.step))
+    world.on_first(lambda: _tidy(folder, metrics, trainer.step))
+    world.on_first(lambda: begin(trainer.step))
     for row in read_rows(metrics):
         record(row)
     trainer.model.train()
@@ -102,9 +102,9 @@ def fit(
 
 
 def _restore(trainer: Trainer, folder: Path) -> None:
-    """From the newest checkpoint that is whole, if there is any; raises Damaged if none is."""
+    """Restore the newest undamaged checkpoint, if there are any. Raises Damaged if all are."""
     world, damage = trainer.world, list[checkpoint.Damaged]()
-    for place in world.by_first(lambda: list(checkpoint.newest_first(folder))):
+    for place in world.on_first(lambda: list(checkpoint.newest_first(folder))):
         found: checkpoint.Damaged | None = None
         try:
             trainer.restore(place)
@@ -124,11 +124,11 @@ def _restore(trainer: Trainer, folder: Path) -> None:
 
 
 def _write(world: World, metrics: Path, row: dict[str, float]) -> None:
-    world.by_first(lambda: append_row(metrics, row))
+    world.on_first(lambda: append_row(metrics, row))
 
 
 def step_needs(train: TrainConfig) -> tuple[str, str]:
-    """What a step is that memory may not suffice for, and what needs less of it."""
+    """For `runtime.memory_for`: what a step is, and advice for what needs less memory."""
     what = f"a training step of train.batch={train.batch} x train.length={train.length}"
     return what, "try a smaller train.batch, and as much more train.accumulate"
 
@@ -142,13 +142,13 @@ def _advice(error: NotFinite, folder: Path) -> Diverged:
 
 
 def _tidy(folder: Path, metrics: Path, step: int) -> None:
-    """What a kill kept the last save from, and what it left beyond it."""
+    """Remove old checkpoints and rows beyond the restored step that a killed run left."""
     checkpoint.prune(folder)
     _forget_after(metrics, step)
 
 
 def _forget_after(metrics: Path, step: int) -> None:
-    """Drop the rows that a resumed run is about to write again."""
+    """Drop the rows after a step: a resumed run writes them again."""
     rows = read_rows(metrics)
     if any(row["step"] > step for row in rows):
         kept = (json.dumps(row) + "\n" for row in rows if row["step"] <= step)
@@ -157,7 +157,7 @@ def _forget_after(metrics: Path, step: int) -> None:
 
 @contextmanager
 def stop_requests() -> Iterator[threading.Event]:
-    """Set on the first Ctrl-C or SIGTERM; a second Ctrl-C interrupts at once."""
+    """An event that the first Ctrl-C or SIGTERM sets; a second Ctrl-C interrupts at once."""
     requested = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield requested

@@ -1,4 +1,4 @@
-"""What moves which parameters, and how fast: AdamW in groups, and its schedule."""
+"""AdamW with its parameter groups, and the learning-rate schedule."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def schedule(step: int, steps: int, config: OptimConfig) -> float:
 
 
 def positional(config: Config) -> dict[str, ParameterGroup]:
-    """The optimizer groups of positional parameters, by the prefix of the names that each serves.
+    """The optimizer groups of positional parameters, by the prefix of the parameters' names.
 
     Declared under `optim` in the encoding's yaml, and in that of each part of a mix. Raises
     UserError.

@@ -1,6 +1,7 @@
-"""What changes from training step to training step: weights, segment memory, randomness.
+"""The state of training and one step of it: weights, optimizer, segment memory, random numbers.
 
-Shapes: B batch, of which a process of several has its lanes; T tokens, M memory, D width.
+Memory is an encoding's segment memory here, never RAM. Shapes: B lanes of a batch, shared out
+among the processes; T tokens, M memory, D width.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from posbench.training.optim import optimizer, positional, schedule
 
 
 class Stream(Protocol):
-    """Batches as a pure function of their number: the position is the whole resume state."""
+    """Batches as a pure function of their number, so that a resume needs the number only."""
 
     def batch(self, step: int) -> Batch: ...
 
@@ -41,7 +42,7 @@ class NotFinite(Exception):
 
 
 class Trainer:
-    """Everything that changes from step to step."""
+    """Model, optimizer, stream and all other state that a checkpoint holds."""
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class Trainer:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of matrix products."""
+        """The dtype of matrix products."""
         return self.autocast or torch.float32
 
     def optimize(self) -> tuple[float, float]:
@@ -87,7 +88,7 @@ class Trainer:
         return self.read()
 
     def advance(self) -> None:
-        """One optimizer step. On CUDA it is only launched: nothing here waits for a number."""
+        """One optimizer step. On CUDA it is launched without waiting for its numbers."""
         if self.graphs:
             torch.compiler.cudagraph_mark_step_begin()  # the last step's tensors are not needed
         rate = schedule(self.step, self.config.train.steps, self.config.optim)
@@ -116,13 +117,13 @@ class Trainer:
         self.broken = torch.where(bad & (self.broken[0] == 0), now, self.broken)
 
     def _compiling(self) -> AbstractContextManager[None]:
-        """For a pass: in the first one the model is compiled."""
+        """Context of a pass: the first one may compile, and the compiler may fail."""
         return runtime.compiling() if self.config.train.compile else nullcontext()
 
     def read(self) -> tuple[float, float]:
-        """The latest step's loss in nats and gradient norm, waited for.
+        """Wait for the latest step; its loss in nats and its gradient norm.
 
-        Raises NotFinite if in any step since the last time one of them was no number.
+        Raises NotFinite if one of them was no number in any step since the last call.
         """
         loss, norm, step, *broken = torch.cat((self.latest, self.broken)).tolist()
         if step:
@@ -131,7 +132,7 @@ class Trainer:
         return loss, norm
 
     def _lanes(self, batch: Batch) -> slice:
-        """This process's."""
+        """The lanes of this process."""
         return self.world.share(len(batch.fresh))
 
     def _loss(self, batch: Batch, number: int) -> Tensor:
@@ -159,17 +160,17 @@ class Trainer:
             return cross_entropy(states.flatten(0, 1), weight, targets.flatten())
 
     def _moved(self, x: np.ndarray) -> Tensor:
-        """On the device, without waiting for it."""
+        """x on the device, copied without waiting."""
         moved = torch.as_tensor(x)
         if self.device.type == "cuda":
             moved = moved.pin_memory()
         return moved.to(self.device, non_blocking=True)
 
     def _recall(self, fresh: Tensor) -> tuple[list[Tensor] | None, Tensor | None]:
-        """The memory these lanes may see, and what of it is hidden: a fresh lane sees none.
+        """This process's memory, and a mask of what of it is hidden: of a fresh lane all.
 
-        What is hidden is known here, and kept here, of all lanes: the device is not asked, and
-        every process's memory is as long.
+        The mask is kept on the CPU and for all lanes, so that the device need not be asked and
+        every process's memory has the same length.
         """
         keep, length = self.model.encoding.memory_length, self.config.train.length
         if keep == 0:
@@ -188,11 +189,11 @@ class Trainer:
         return memory, hidden[lanes].to(self.device, non_blocking=True)
 
     def seed(self) -> None:
-        """Begin the random numbers of training.
+        """Seed the random numbers of training.
 
-        The first process draws what one alone would. So do the others where nothing is dropped,
-        so that an encoding that draws draws the same for all lanes; else their numbers are their
-        own, by seed, rank and step.
+        Rank 0 draws what a single process would. So do the others without dropout, so that an
+        encoding with random positions draws the same for all lanes; with dropout their numbers
+        follow from seed, rank and step.
         """
         seed = self.config.seed
         if self.world.rank and self.config.model.dropout:
@@ -201,7 +202,7 @@ class Trainer:
         torch.manual_seed(seed)
 
     def save(self, folder: Path) -> Path:
-        """A checkpoint of all processes; where it is."""
+        """Write a checkpoint of all processes; its folder."""
         random = {"random": torch.get_rng_state()}
         if self.device.type == "cuda":
             random["random_cuda"] = torch.cuda.get_rng_state(self.device)
@@ -217,13 +218,13 @@ class Trainer:
                 extra[f"memory.{number:03d}"] = torch.cat(parts)
             return checkpoint.save(folder, self.step, self.model, self.optimizer, extra)
 
-        return self.world.by_first(write)
+        return self.world.on_first(write)
 
     def restore(self, folder: Path) -> None:
-        """Go on from a checkpoint: to the last bit on the same machine, with as many threads and
-        processes as wrote it.
+        """Resume from a checkpoint, to the last bit on the same machine with as many threads and
+        processes.
 
-        With another number what is dropped differs, in the processes that come anew.
+        With more processes dropout differs in those that are new.
         """
         checkpoint.load_model(folder, self.model)
         self.step, extra = checkpoint.load_training(folder, self.model, self.optimizer)
@@ -244,5 +245,5 @@ class Trainer:
 
 
 def _suffix(rank: int) -> str:
-    """Of the names of a process's random states."""
+    """The suffix of a rank's random states in a checkpoint."""
     return f".{rank:03d}" if rank else ""

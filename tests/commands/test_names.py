@@ -62,7 +62,7 @@ def test_a_folder_of_any_name_is_found_by_the_word_that_is_pasted(
     assert made.parts[0] == name
     for other in ("out 1", "kk", "q1", "x"):
         write_run(Path(other), "alibi", 1, lambda length: 3.5)
-    (word,) = shlex.split(paths.pasted(made))
+    (word,) = shlex.split(paths.shell_word(made))
     asked = value(word)
     assert isinstance(asked, ReportCommand)
     assert collect.folders(asked.runs) == [made]
@@ -208,7 +208,7 @@ def test_a_home_that_is_none_is_refused(
     assert trained(home, "run.root=~nosuch/out") == 1
     assert "./~nosuch/out" in one_line(capfd)
     Path("~nosuch").mkdir()
-    assert paths.typed("x", "~nosuch/..") == "~nosuch/.."  # a path that exists is that path
+    assert paths.expanded("x", "~nosuch/..") == "~nosuch/.."  # a path that exists is that path
     assert paths.matching("x", "./~nosuch") == [Path("~nosuch")]
 
 
@@ -336,4 +336,4 @@ def test_a_run_of_another_set_up_names_the_command_to_paste(
 def test_a_missing_folder_is_no_empty_path() -> None:
     for text in ("", "  "):
         with pytest.raises(UserError, match=r"\. is the working folder"):
-            paths.typed("corpus.path", text)
+            paths.expanded("corpus.path", text)

@@ -84,7 +84,7 @@ def comparison() -> Comparison:
         helps=Reach(reason="not scored"),
         breaks=Reach(reason="not scored"),
         by_context=(),
-        trouble=(f"seed 1 failed: {WORST}", "seed 2 running"),
+        missing=(f"seed 1 failed: {WORST}", "seed 2 running"),
     )
     return Comparison(
         experiment="demo",

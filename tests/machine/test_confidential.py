@@ -111,5 +111,5 @@ def test_what_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEYBOARD_LAYOUT", "qwertyuiop")
     text = "outputs /home/me/.key-file qwertyuiop"
     assert confidential.redacted(text) == text
-    assert confidential.within(text) is None
+    assert confidential.secret_in(text) is None
     assert cli.run(["published", "name=press2022"]) == 0

@@ -146,7 +146,7 @@ def test_an_output_that_nobody_takes(shell: str, expected: str) -> None:
 def test_a_closed_stream_gives_no_number_away(tmp_path: Path) -> None:
     code = (
         "import os, sys; os.close(1); sys.stdout = None\n"
-        "from posbench.terminal import streams; streams.enter()\n"
+        "from posbench.terminal import streams; streams.prepare()\n"
         f"print('lost'); file = open({str(tmp_path / 'file')!r}, 'w', encoding='utf-8')\n"
         "sys.exit(file.fileno() < 3)"
     )
@@ -208,10 +208,10 @@ def test_a_user_without_a_home_is_asked_for_a_cache(monkeypatch: pytest.MonkeyPa
 
 def test_the_cache_serves_libraries_where_there_is_no_home(tmp_path: Path) -> None:
     os.environ.update({"POSBENCH_CACHE": str(tmp_path), "HOME": str(tmp_path / "gone")})
-    environment.enter()
+    environment.prepare()
     assert os.environ["HOME"] == str(tmp_path)
     os.environ["HOME"] = str(tmp_path.parent)
-    environment.enter()
+    environment.prepare()
     assert os.environ["HOME"] == str(tmp_path.parent)
 
 

@@ -17,7 +17,7 @@ import pytest
 from posbench import cli
 from posbench.corpus.sources import Files
 from posbench.errors import UserError
-from posbench.hydra_app.error_lines import complain
+from posbench.hydra_app.error_lines import print_error
 from posbench.machine.files import write_json
 from posbench.runs.run_folder import RunFolder
 from tests.helpers.folders import write_run
@@ -163,7 +163,7 @@ def test_an_error_tells_any_name_in_one_line(tmp_path: Path, capfd: Output, name
     (tmp_path / name).write_bytes(b"\xff")
     with pytest.raises(UserError) as caught:
         Files(str(tmp_path), "text", "mine").load()
-    complain(str(caught.value))
+    print_error(str(caught.value))
     said = one_line(capfd)
     assert "not UTF-8" in said
     assert not OBEYED.search(said)

@@ -147,7 +147,7 @@ def test_seeds_of_different_encodings_are_not_averaged() -> None:
     (table,) = tables(runs)
     assert [row.name for row in table.rows] == ["a (k=16)", "a (k=64)"]
     assert [value(table, row, 128) for row in (0, 1)] == pytest.approx([8, 80])
-    assert table.rows[0].trouble == ("no seed 2",)
+    assert table.rows[0].missing == ("no seed 2",)
 
 
 def test_the_same_run_twice_is_refused() -> None:
@@ -183,7 +183,7 @@ def test_the_multiplier_of_a_mix_is_its_parts_largest() -> None:
 def test_a_failed_run_keeps_its_row_and_reason() -> None:
     failed = run("bad", 1, {}, status={"state": "failed", "reason": "the loss is nan at step 3"})
     (table,) = tables([run("a", 1, {128: 9.0}), failed])
-    assert table.rows[-1].trouble == ("seed 1 failed: the loss is nan at step 3",)
+    assert table.rows[-1].missing == ("seed 1 failed: the loss is nan at step 3",)
     assert "the loss is nan at step 3" in as_markdown([table])
     (alone,) = tables([failed])
     assert alone.lengths == (128, 256)
@@ -203,8 +203,8 @@ def test_an_extension_is_a_row_of_its_own_beside_what_was_trained() -> None:
     assert ratio(table, 1, 256) == pytest.approx(3)
     assert ratio(table, 0, 128) == pytest.approx(1.1)
     assert ratio(table, 0, 256) == pytest.approx(1.5)
-    assert table.rows[0].trouble == ("no seed 2",)
-    assert table.rows[1].trouble == ()
+    assert table.rows[0].missing == ("no seed 2",)
+    assert table.rows[1].missing == ()
 
 
 def test_csv_has_one_row_for_each_number() -> None:

@@ -234,7 +234,7 @@ def test_a_run_that_may_no_longer_be_written(
 ) -> None:
     root = shutil.copytree(whole[0], tmp_path / "copy")
     folder = root / RUN
-    RunFolder(folder).say("running")
+    RunFolder(folder).write_status("running")
     (folder / "results.jsonl").unlink()
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     folder.chmod(0o555)

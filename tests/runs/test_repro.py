@@ -151,7 +151,7 @@ def test_a_score_that_differs(run: Path, capfd: Output) -> None:
 
 
 def test_a_run_that_goes_on_has_steps_but_no_score(run: Path, capfd: Output) -> None:
-    RunFolder(run).say("interrupted")
+    RunFolder(run).write_status("interrupted")
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"step": 5, "lo')
     assert repro(capfd, run)[0] == 0

@@ -293,7 +293,8 @@ def test_a_sweep_with_a_failing_job(tmp_path: Path, capfd: Output) -> None:
     assert repeat[:2] == ["posbench", "train"]
     assert {"encoding=rope", "seed=2"} <= set(repeat)
     assert "-m" not in repeat
-    done = [run for run in collect.runs(collect.folders([str(tmp_path)])) if run.trouble is None]
+    found = collect.runs(collect.folders([str(tmp_path)]))
+    done = [run for run in found if run.why_incomplete is None]
     assert len(done) == 6
     assert "seeds 1, 2" in " ".join(told.out.split())
     assert cli.run(["report", f"runs=[{tmp_path}]", f"folder={tmp_path}"]) == 0
@@ -316,7 +317,7 @@ def test_a_run_that_got_nowhere_is_replaced(tmp_path: Path) -> None:
 
 def test_a_corpus_that_changes_under_a_run_is_noticed(tmp_path: Path, capfd: Output) -> None:
     assert train(tmp_path) == 0
-    RunFolder(folder(tmp_path, "rope")).say("running")
+    RunFolder(folder(tmp_path, "rope")).write_status("running")
     (tmp_path / "text" / "0.txt").write_text("other words entirely " * 300)
     assert train(tmp_path) == 1
     assert "another version of the corpus" in capfd.readouterr().err
@@ -339,7 +340,7 @@ def test_another_process_in_the_folder_is_named(tmp_path: Path, capfd: Output) -
 def test_a_run_is_not_resumed_in_another_dtype(tmp_path: Path, capfd: Output) -> None:
     assert train(tmp_path) == 0
     run = RunFolder(folder(tmp_path, "rope"))
-    run.say("running")
+    run.write_status("running")
     other = "float32" if run.provenance["dtype"] == "bfloat16" else "bfloat16"
     began = run.provenance | {"dtype": other}
     (run.path / "provenance.json").write_text(json.dumps(began))
@@ -397,7 +398,7 @@ def test_unfinished_runs_are_in_the_report_with_their_reason(tmp_path: Path) -> 
     assert train(tmp_path, "encoding=alibi") == 0
     assert train(tmp_path, "encoding=rope optim.lr=1e38 optim.clip=1e30 seed=3") == 1
     assert train(tmp_path, "encoding=rope seed=4") == 0
-    RunFolder(folder(tmp_path, "rope", 4)).say("running")
+    RunFolder(folder(tmp_path, "rope", 4)).write_status("running")
     assert cli.run(["report", f"runs=[{tmp_path}]", f"folder={tmp_path}"]) == 0
     report = (tmp_path / "report.md").read_text()
     assert "rope: seed 3 failed: the loss is" in report

@@ -50,7 +50,7 @@ def cut(root: Path, last: int = 6) -> None:
     for saved in (folder(root) / "checkpoints").iterdir():
         if int(saved.name[5:]) > last:
             shutil.rmtree(saved)
-    RunFolder(folder(root)).say("running")
+    RunFolder(folder(root)).write_status("running")
 
 
 def go_on(root: Path, *more: str) -> int:
@@ -62,7 +62,7 @@ def finished_text(root: Path) -> str:
 
 
 def of(root: Path) -> list[dict[str, Any]]:
-    return parts.of(RunFolder(folder(root)).provenance)
+    return parts.from_provenance(RunFolder(folder(root)).provenance)
 
 
 def steps(found: list[dict[str, Any]]) -> list[tuple[int, int | None]]:
@@ -135,10 +135,10 @@ def test_other_threads_are_a_part(root: Path) -> None:
     cut(root)
     assert go_on(root, f"runtime.threads={threads + 1}") == 0
     assert [part["threads"] for part in of(root)] == [threads, threads + 1]
-    RunFolder(folder(root)).say("running")
+    RunFolder(folder(root)).write_status("running")
     assert go_on(root, f"runtime.threads={threads}") == 0
     assert steps(of(root)) == [(0, 6), (6, 8), (8, 8)]
-    words = parts.in_words(of(root))
+    words = parts.described(of(root))
     assert words == (
         f"steps 1 to 6: threads {threads}; steps 7 to 8: threads {threads + 1}; "
         f"evaluation: threads {threads}"
@@ -148,7 +148,7 @@ def test_other_threads_are_a_part(root: Path) -> None:
 def test_parts_beyond_the_checkpoint_are_gone(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both checkpoints of the second part are lost: training goes on from the first's."""
     told = RunFolder(folder(root)).provenance
-    first = parts.of(told)[0] | {"to": 7}
+    first = parts.from_provenance(told)[0] | {"to": 7}
     second = {**first, "from": 7, "to": 8, "instructions": "OTHER"}
     told |= {"parts": [first, second]}
     (folder(root) / "provenance.json").write_text(json.dumps(told))
@@ -190,13 +190,13 @@ def test_the_dtype_of_auto_can_be_asked_for_on_another_machine(root: Path, capfd
 )
 def test_parts_that_are_none_get_one_line(damage: object) -> None:
     with pytest.raises(ValueError, match="not those of a training"):
-        parts.of({"parts": damage})
+        parts.from_provenance({"parts": damage})
 
 
 def test_parts_that_are_none_are_named_with_their_file(root: Path, capfd: Output) -> None:
     told = RunFolder(folder(root)).provenance | {"parts": 3}
     (folder(root) / "provenance.json").write_text(json.dumps(told))
-    RunFolder(folder(root)).say("running")
+    RunFolder(folder(root)).write_status("running")
     commands = (["repro", str(folder(root))], ["report", f"runs=[{root}]", f"folder={root}"])
     for command in (None, *commands):
         assert (go_on(root) if command is None else cli.run(command)) == 1
@@ -209,7 +209,7 @@ def test_parts_that_are_none_are_named_with_their_file(root: Path, capfd: Output
 def in_parts(root: Path) -> str:
     """Turn the run into one of two parts; what is said of them."""
     told = RunFolder(folder(root)).provenance
-    first = {**parts.of(told)[0], "to": 6}
+    first = {**parts.from_provenance(told)[0], "to": 6}
     second = {**first, "from": 6, "to": 8, "threads": 96, "commit": "123456789abc"}
     (folder(root) / "provenance.json").write_text(json.dumps(told | {"parts": [first, second]}))
     return (

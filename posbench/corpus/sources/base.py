@@ -64,7 +64,7 @@ def same_words(document: Document) -> str:
 
 
 def copies(documents: dict[str, list[Document]]) -> dict[str, int]:
-    """How many documents are there more than once, and to the test's harm, by kind; no zeros."""
+    """By kind, how many documents are there twice, and how many test documents were trained on."""
     seen: dict[str, set[str]] = defaultdict(set)
     again, known = set(), 0
     for name in SPLITS:

@@ -52,7 +52,7 @@ class Files:
     def _files(self) -> dict[str, Path]:
         """Name -> path, in the order of the names; `left_out` begins anew."""
         self.left_out.clear()
-        root = Path(paths.typed("corpus.path", self.path))
+        root = Path(paths.expanded("corpus.path", self.path))
         if root.is_dir():
             found = self._below(root)
         elif root.exists():

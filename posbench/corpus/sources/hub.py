@@ -37,7 +37,7 @@ class Hub:
         name: str,
         words: bool = False,
     ) -> None:
-        self.path = paths.typed("corpus.path", path)
+        self.path = paths.expanded("corpus.path", path)
         self.subset = subset
         self.revision = revision
         self.text_field = text_field

@@ -1,8 +1,8 @@
-"""Whether encodings order as a paper found: rank correlation of the extrapolation ratios.
+"""Whether runs order encodings as a paper does: rank correlation of the extrapolation ratios.
 
-A ratio is perplexity(m L) / perplexity(L) with L one's own training length, m a multiple of it.
-A published ratio at a length that the paper skipped lies on the line between its neighbours, log
-ratio against log length (Curve.ratio_at); nothing is extrapolated.
+A ratio is perplexity(m L) / perplexity(L) with L the training length of the runs or the paper, m a
+multiple. A published ratio at a length that the paper skipped is interpolated, log ratio linear in
+log length (Curve.ratio_at); nothing is extrapolated.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HEADERS = ("paper", "corpus", "trained at", "at", "Spearman ρ", "Kendall τ", "
 
 @dataclass(frozen=True)
 class Agreement:
-    """With one table of a paper, at one multiple. Without a correlation, reason says why."""
+    """Agreement with one table of a paper at one multiple; reason: why there is no correlation."""
 
     publication: str
     table: str  # in the paper
@@ -39,10 +39,10 @@ class Agreement:
 
 
 def agreement(comparison: Comparison, name: str) -> list[Agreement]:
-    """For each nonoverlapping table of a publication and each multiple, in order.
+    """Agreement for each nonoverlapping table of a publication and each multiple, in order.
 
-    A table where only one encoding leaves its training length orders nothing and is left out.
-    Of ours, rows that extend the context, or are one of several settings, do not count. Raises
+    A table with only one encoding beyond its training length orders nothing and is left out. Rows
+    of the comparison with an extension, or with one of several settings, do not count. Raises
     UserError for an unknown publication, and for one whose perplexities have one length or none.
     """
     publication = published.load(name)
@@ -61,7 +61,7 @@ def agreement(comparison: Comparison, name: str) -> list[Agreement]:
 
 
 def described(agreements: Sequence[Agreement]) -> list[list[str]]:
-    """A row of text for each, below HEADERS."""
+    """A table row for each agreement; the columns are HEADERS."""
     return [
         [
             f"{found.publication}, {found.table}".strip(", "),
@@ -78,7 +78,7 @@ def described(agreements: Sequence[Agreement]) -> list[list[str]]:
 
 
 def caption(comparison: Comparison) -> str:
-    """What the numbers of the table are."""
+    """The caption of the table of agreements."""
     return (
         "Rank correlation, over n encodings, of perplexity at a multiple of the training length "
         "divided by perplexity at the training length: ours (trained at "

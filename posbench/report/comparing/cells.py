@@ -1,4 +1,4 @@
-"""The cells of a column: values, paired ratios, ranks, and what cannot be told apart."""
+"""The cells of one column: perplexities, paired ratios, ranks, and ties with the best."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from posbench.report.comparing.scores import Entry, difference, pooled
 def column(
     entries: list[Entry], length: int, first: int, baseline: Entry | None, bootstrap: Bootstrap
 ) -> list[Cell]:
-    """Every entry's cell at a length, ranked and marked. first: the training length."""
+    """The cell of every entry at a length, with rank and ties. first: the training length."""
     trained = {e.name: e for e in entries if e.as_trained}
     cells = []
     for each in entries:
@@ -38,7 +38,10 @@ def column(
 def _ranked(
     entries: list[Entry], cells: list[Cell], length: int, bootstrap: Bootstrap
 ) -> list[Cell]:
-    """Ranks and marks, over seeds that most entries share; the others have no rank."""
+    """cells with rank, best and tied, over the seeds that most entries share.
+
+    Entries without all of these seeds get no rank.
+    """
     seeds = _shared_seeds(entries, length)
     scores = {
         number: {seed: each.scores[length][seed] for seed in seeds}
@@ -62,7 +65,7 @@ def _ranked(
 
 
 def _shared_seeds(entries: list[Entry], length: int) -> frozenset[int]:
-    """The set of seeds that the most entries have, the largest such."""
+    """The set of seeds that most entries have; of several such sets the largest."""
     found = [frozenset(each.scores.get(length, {})) for each in entries]
     return max(
         filter(None, found),
@@ -91,7 +94,7 @@ def _cell(each: Entry, length: int, bootstrap: Bootstrap) -> Cell:
 def _ratio(
     each: Entry, other: Entry | None, length: int, at: int, bootstrap: Bootstrap
 ) -> Interval | None:
-    """Perplexity at a length over another's at another, paired."""
+    """Perplexity of `each` at `length` over that of `other` at `at`, paired by document, seed."""
     if other is None or not each.scores.get(length) or not other.scores.get(at):
         return None
     paired = difference(each.scores[length], other.scores[at])
@@ -99,6 +102,7 @@ def _ratio(
 
 
 def _bend(perplexity: Interval | None, ratio: Interval | None) -> Interval | None:
+    """The perplexity, with the ratio's interval scaled to it (Cell.bend)."""
     if perplexity is None or ratio is None:
         return None
     return ratio.map(lambda value: perplexity.value * (value / ratio.value))
@@ -110,6 +114,6 @@ def _mean(found: list[Result], value: Callable[[Result], float | None]) -> float
 
 
 def _geometric(found: list[Result]) -> float | None:
-    """exp of the mean over seeds, as a perplexity is."""
+    """Word perplexity over seeds: exp of the mean of nll / words."""
     rate = _mean(found, lambda r: r.nll / r.words if r.nll is not None and r.words else None)
     return None if rate is None else exponential(rate)

@@ -1,7 +1,7 @@
 """What a report shows, as data: every writer draws from this and computes nothing itself.
 
 A Comparison is one table: runs that can be compared, one protocol, one set of scored tokens.
-Perplexities are exp(sum / count) over all seeds; intervals are of statistics.py.
+Perplexities are exp(sum / count) over all seeds; intervals are those of evaluation/statistics.py.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 
 from posbench.evaluation.statistics import Interval
 
-CHANGED = "*"  # behind the name of a row of which a training went on elsewhere: a note says how
+CHANGED = "*"  # after a row's name: a training was resumed on another machine (see the notes)
 
 
 @dataclass(frozen=True)
 class Reach:
-    """A length in tokens that a curve tells. beyond: it lies at or past the longest one scored.
+    """A length in tokens read off a curve. beyond: it is at least the longest length scored.
 
-    length None: it cannot be told, and reason says why.
+    length None: there is none, and reason says why.
     """
 
     length: float | None = None
@@ -32,10 +32,10 @@ class Reach:
 
 @dataclass(frozen=True)
 class Cell:
-    """One encoding at one length. Without a perplexity reason says why; None: not scored yet."""
+    """One encoding at one length. reason: why there is no perplexity; None: not scored yet."""
 
     perplexity: Interval | None = None
-    ratio: Interval | None = None  # to its value at the training length, as trained
+    ratio: Interval | None = None  # to the perplexity at the training length without extension
     against: Interval | None = None  # ratio to the baseline's perplexity at this length
     bits_per_byte: float | None = None
     word_perplexity: float | None = None  # where the corpus defines words
@@ -45,13 +45,13 @@ class Cell:
     seeds: int = 0
     documents: int = 0
     reason: str | None = None
-    without: tuple[str, ...] = ()  # the seeds that have no perplexity where others have, and why
-    bend: Interval | None = None  # the perplexity, its ends those of the first ratio alone
+    without: tuple[str, ...] = ()  # seeds without a perplexity where other seeds have one, and why
+    bend: Interval | None = None  # the perplexity with the interval of `ratio`: bands in figures
 
 
 @dataclass(frozen=True)
 class Bin:
-    """Mean loss of the tokens that had first .. last tokens of context, in nats."""
+    """Mean loss in nats of the tokens with first .. last tokens of context."""
 
     first: int
     last: int
@@ -61,7 +61,7 @@ class Bin:
 
 @dataclass(frozen=True)
 class Cost:
-    """Medians over the seeds."""
+    """What a row's runs cost: medians over the seeds. peak_memory is RAM."""
 
     parameters: int | None = None
     positional_parameters: int | None = None
@@ -75,7 +75,7 @@ class Cost:
 class Row:
     """One encoding, or an extension of its context, over its seeds."""
 
-    label: str  # run.name, told apart where settings differ
+    label: str  # run.name, and the differing settings where several rows have that name
     encoding: str  # run.name
     extension: str | None
     cells: dict[int, Cell]  # by length
@@ -86,8 +86,8 @@ class Row:
     helps: Reach  # the longest length at which more context still helps
     breaks: Reach  # where perplexity exceeds 1.05 times its value at the training length
     by_context: tuple[Bin, ...] = ()  # at the longest length; empty under fixed_targets
-    trouble: tuple[str, ...] = ()  # what is missing, and why
-    parts: tuple[str, ...] = ()  # of trainings that went on elsewhere: which, and how
+    missing: tuple[str, ...] = ()  # seeds that failed or are not there, and why
+    parts: tuple[str, ...] = ()  # a note for each training resumed on another machine
 
     @property
     def name(self) -> str:
@@ -101,7 +101,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One table. Rows are in order: best at the longest length first, what has no number last."""
+    """One table. Rows are sorted by perplexity at the longest length, those without one last."""
 
     experiment: str
     protocol: str  # "fixed_targets", or "sliding stride 64"
@@ -111,9 +111,9 @@ class Comparison:
     rows: tuple[Row, ...]
     baseline: str | None  # the row that Cell.against is relative to
     level: float  # of the intervals, e.g. 0.95
-    facts: dict[str, str]  # what every number rests on, in order: "corpus" -> "sotu", ...
+    facts: dict[str, str]  # the caption: what every number rests on, "corpus" -> "sotu", ...
     apart: tuple[str, ...] = ()  # why other runs of the experiment are not in this table
-    notes: tuple[str, ...] = ()  # why there is no number; what marks a name; each said once
+    notes: tuple[str, ...] = ()  # why numbers are missing, why a name has a mark
 
     @property
     def title(self) -> str:
@@ -126,6 +126,8 @@ class Comparison:
 
 @dataclass(frozen=True)
 class ProbeRow:
+    """One encoding, or an extension of its context, in a ProbeTable."""
+
     label: str
     recall: dict[int, Interval]  # share of trials recalled, by distance in tokens
     reasons: dict[int, str] = field(default_factory=dict)  # distance -> why there is none
@@ -138,7 +140,7 @@ class ProbeRow:
 
 @dataclass(frozen=True)
 class ProbeTable:
-    """Recall of something planted at a distance, of one probe over comparable runs."""
+    """One probe over comparable runs: recall of a planted token, by distance."""
 
     experiment: str
     probe: str  # "passkey", "copy"
@@ -149,7 +151,7 @@ class ProbeTable:
     chance: float  # what guessing among the candidates gets
     facts: dict[str, str]
     notes: tuple[str, ...] = ()  # why there is no number
-    measure: str = "recall"  # or lift
+    measure: str = "recall"  # or "lift"
 
     @property
     def title(self) -> str:
@@ -162,7 +164,7 @@ class ProbeTable:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything a report holds."""
+    """All tables of a report."""
 
     comparisons: tuple[Comparison, ...]
     probes: tuple[ProbeTable, ...] = ()

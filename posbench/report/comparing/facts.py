@@ -1,4 +1,4 @@
-"""What every number of a table rests on, and what is missing from it, in words."""
+"""Captions and notes of a table: what its numbers rest on, and what is missing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from posbench.terminal.tables import counts
 
 
 def facts(group: Group, entries: Sequence[Entry], bootstrap: Bootstrap) -> dict[str, str]:
-    """For a caption, in order."""
+    """A comparison's caption, in order: name of a fact -> its text."""
     told = setting(group)
     results = [r for each in entries for found in each.results.values() for r in found.values()]
     scored = next((result for result in results if result.tokens), None)
@@ -24,7 +24,7 @@ def facts(group: Group, entries: Sequence[Entry], bootstrap: Bootstrap) -> dict[
             f"{scored.tokens:,} targets {scored.targets} of {scored.documents} documents"
         )
     seeds = {seed for each in entries for found in each.results.values() for seed in found}
-    told["seeds"] = in_words(seeds or {run.seed for run in group.runs})
+    told["seeds"] = seeds_in_words(seeds or {run.seed for run in group.runs})
     if scored is not None:
         told["intervals"] = _intervals(entries, bootstrap)
     told["commit"] = commits(group.runs)
@@ -32,7 +32,7 @@ def facts(group: Group, entries: Sequence[Entry], bootstrap: Bootstrap) -> dict[
 
 
 def setting(group: Group) -> dict[str, str]:
-    """What the runs of a group have in common, as far as any has come."""
+    """The facts common to a group's runs; those that training finds, where any run has them."""
     config = group.config
     model, train = config["model"], config["train"]
     told = {"corpus": str(config["corpus"].get("name") or _class(config["corpus"]))}
@@ -51,6 +51,7 @@ def setting(group: Group) -> dict[str, str]:
 
 
 def commits(runs: Sequence[Run]) -> str:
+    """All commits of posbench that the runs were made with."""
     return ", ".join(sorted({commit for run in runs for commit in run.commits}))
 
 
@@ -58,8 +59,8 @@ def _class(settings: dict[str, Any]) -> str:
     return str(settings.get("_target_")).rpartition(".")[2]
 
 
-def in_words(seeds: Collection[int]) -> str:
-    """Of one seed, what that means."""
+def seeds_in_words(seeds: Collection[int]) -> str:
+    """The seeds as text; of a single seed, also what that means."""
     if len(seeds) > 1:
         return ", ".join(map(str, sorted(seeds)))
     (seed,) = seeds
@@ -83,7 +84,7 @@ def _range(counts: set[int]) -> str:
 
 
 def _tuning(runs: Sequence[Run]) -> str:
-    """ "untuned", "tuned, 6 trials each", or who is what."""
+    """ "untuned", "tuned, 6 trials each", or which runs are which."""
     kinds: dict[str, list[str]] = defaultdict(list)
     budgets = {_budget(run) for run in runs} - {None}
     for run in runs:
@@ -100,7 +101,7 @@ def _tuning(runs: Sequence[Run]) -> str:
 
 
 def _budget(run: Run) -> str | None:
-    """What its trials had besides their number."""
+    """The budget of a run's tuning trials, besides their number; None: untuned."""
     if run.tuning is None:
         return None
     known = run.tuning["budget"].items()
@@ -110,7 +111,7 @@ def _budget(run: Run) -> str | None:
 
 
 def unmeasured(name: str, reasons: Mapping[int, str | None]) -> list[str]:
-    """Why a row has no number; where there are several reasons, at which lengths or distances."""
+    """Why a row lacks numbers: a line a reason, with its lengths or distances where several."""
     lengths: dict[str, list[str]] = defaultdict(list)
     for length, reason in reasons.items():
         if reason:
@@ -123,7 +124,7 @@ def unmeasured(name: str, reasons: Mapping[int, str | None]) -> list[str]:
 
 
 def parts(runs: Sequence[Run]) -> tuple[str, ...]:
-    """Of each training that went on elsewhere than it was begun, what its parts were made on."""
+    """A note for each training resumed on another machine: where its parts ran."""
     return tuple(
         f"seed {run.seed} is of several parts, so an undisturbed run may differ: {run.parts}"
         for run in runs
@@ -132,8 +133,8 @@ def parts(runs: Sequence[Run]) -> tuple[str, ...]:
 
 
 def notes(rows: Sequence[Row], without_baseline: bool) -> tuple[str, ...]:
-    """Why there is no number, and what a mark on a name means, each said once."""
-    told = [f"{row.name}: {said}" for row in rows for said in (*row.trouble, *row.parts)]
+    """Why numbers are missing and what a mark on a name means; no note twice."""
+    told = [f"{row.name}: {said}" for row in rows for said in (*row.missing, *row.parts)]
     for row in rows:
         told += unmeasured(row.name, {n: cell.reason for n, cell in row.cells.items()})
         for length, cell in row.cells.items():

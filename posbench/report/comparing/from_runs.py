@@ -20,7 +20,7 @@ from posbench.report.reading.groups import Group
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What a report is asked for besides runs."""
+    """What a comparison depends on besides the runs."""
 
     bootstrap: Bootstrap
     baseline: str | None = None  # an encoding
@@ -30,7 +30,9 @@ class Settings:
 def comparisons(
     runs: Sequence[Run], settings: Settings, targets: set[str] | None = None
 ) -> list[Comparison]:
-    """targets, where given, keeps the comparisons over these sets of scored tokens.
+    """A Comparison for each group of comparable runs, protocol and set of scored tokens.
+
+    targets, where given: hashes of the sets of scored tokens that are wanted.
 
     Raises UserError where two folders hold the same run, and for a damaged file.
     """
@@ -74,7 +76,7 @@ def _comparison(
 
 
 def _other_tokens(group: Group, protocol: str, targets: str | None) -> list[str]:
-    """What of the group was scored over other tokens, and so is in a table of its own."""
+    """Notes on runs of the group scored over other tokens, which are in another table."""
     told: dict[tuple[str, str | None], list[str]] = {}
     for run in group.runs:
         for result in run.results:
@@ -88,10 +90,10 @@ def _other_tokens(group: Group, protocol: str, targets: str | None) -> list[str]
 
 
 def _extensions(runs: list[Run], protocol: str, targets: str | None) -> list[str | None]:
-    """What was done to the context of these runs: a row each. None: nothing."""
+    """The extensions these runs were scored with, each a row; None: without extension."""
     wanted = (protocol, targets)
     found = {r.extension for run in runs for r in run.results if (r.protocol, r.targets) == wanted}
-    if any(run.trouble for run in runs):
+    if any(run.why_incomplete for run in runs):
         found.add(None)
     return sorted(found, key=lambda extension: extension or "")
 
@@ -125,11 +127,11 @@ def _rows(
                 cost=_cost(each, max(lengths)),
                 lr_multiplier=each.runs[0].lr_multiplier,
                 tuning=each.runs[0].tuned,
-                recl=reach.before(recl[number], breaks),
+                recl=reach.recl_unless_broken(recl[number], breaks),
                 helps=reach.helps(each, bootstrap),
                 breaks=breaks,
                 by_context=reach.by_context(each, lengths[-1], bootstrap) if contexts else (),
-                trouble=_trouble(each, seeds),
+                missing=_missing(each, seeds),
                 parts=parts(each.runs),
             )
         )
@@ -152,7 +154,7 @@ def _cost(each: Entry, longest: int) -> Cost:
 
 
 def _seconds(run: Run, each: Entry) -> float | None:
-    """Training, by its median speed, and this row's evaluation."""
+    """Seconds of training, from its median speed, and of this row's evaluations."""
     speed = run.summary.get("train_tokens_per_second")
     if not speed:
         return None
@@ -165,17 +167,17 @@ def _median(values: Sequence[Any]) -> float | None:
     return statistics.median(known) if known else None
 
 
-def _trouble(each: Entry, seeds: set[int]) -> tuple[str, ...]:
-    """What is missing, and why. seeds: of the whole table."""
-    failed = {run.seed: run.trouble for run in each.runs if run.trouble}
-    trouble = [f"seed {seed} {reason}" for seed, reason in failed.items()]
+def _missing(each: Entry, seeds: set[int]) -> tuple[str, ...]:
+    """The entry's seeds that failed or are not there, and why. seeds: of the whole table."""
+    failed = {run.seed: run.why_incomplete for run in each.runs if run.why_incomplete}
+    found = [f"seed {seed} {reason}" for seed, reason in failed.items()]
     scored = {seed for found in each.results.values() for seed in found}
-    if missing := seeds - scored - failed.keys():
-        trouble.append(f"no seed {', '.join(map(str, sorted(missing)))}")
-    return tuple(trouble)
+    if absent := seeds - scored - failed.keys():
+        found.append(f"no seed {', '.join(map(str, sorted(absent)))}")
+    return tuple(found)
 
 
 def _order(row: Row) -> tuple[bool, float, str]:
-    """Best at the longest length first, then what has no number there."""
+    """Sort key: by perplexity at the longest length, rows without one last."""
     interval = row.longest.perplexity
     return (interval is None, interval.value if interval else 0.0, row.name)

@@ -23,7 +23,7 @@ MEASURES = {  # column of ProbeResult.by_document, and what it counts
 
 
 def probe_tables(runs: Sequence[Run], bootstrap: Bootstrap) -> list[ProbeTable]:
-    """Two for each group of comparable runs and probe with its trials: recall and lift."""
+    """Two tables, recall and lift, for each group of comparable runs, probe and set of trials."""
     made = []
     for group in groups.comparable(runs):
         found = sorted({(r.probe, r.trials_hash) for run in group.runs for r in run.probes})
@@ -67,7 +67,7 @@ def _table(
             measure: f"share of trials in which {MEASURES[measure][1]}",
             "trials": f"{one.trials} a distance, {trials}, in {one.documents} documents",
             "candidates": str(one.candidates),
-            "seeds": facts.in_words(seeds),
+            "seeds": facts.seeds_in_words(seeds),
             "intervals": f"{bootstrap.level:.0%}, block bootstrap over documents and seeds",
             "commit": facts.commits(group.runs),
         },
@@ -78,12 +78,13 @@ def _table(
 def _notes(
     group: Group, rows: Sequence[ProbeRow], probed: Mapping[str, list[ProbeResult]]
 ) -> tuple[str, ...]:
-    """Why there is no number, who was not asked, and what a mark on a name means."""
+    """Why numbers are missing, which rows were not probed, what a mark on a name means."""
     told = [why for row in rows for why in facts.unmeasured(row.name, row.reasons)]
     told += [f"{row.name}: {said}" for row in rows for said in row.parts]
     for name, runs in groups.rows(group.runs).items():
-        told += [f"{name}: seed {run.seed} {run.trouble}" for run in runs if run.trouble]
-        if name not in probed and not any(run.trouble for run in runs):
+        failed = [run for run in runs if run.why_incomplete]
+        told += [f"{name}: seed {run.seed} {run.why_incomplete}" for run in failed]
+        if name not in probed and not failed:
             told.append(f"{name}: not probed")
     return tuple(dict.fromkeys(told))
 
@@ -100,12 +101,12 @@ def _row(label: str, results: list[ProbeResult], measure: str, bootstrap: Bootst
 
 
 def _share(results: list[ProbeResult], column: int, bootstrap: Bootstrap) -> Interval:
-    """Over documents and seeds, as a loss is: a mean, which lies in 0 .. 1."""
+    """The share of trials with its interval, over documents and seeds; kept within 0 .. 1."""
     table = np.array([result.by_document for result in results], dtype=np.float64)
     interval = bootstrap.interval(Losses(table[:, :, column], table[0, :, -1]))
     return interval.map(lambda share: min(max(share, 0.0), 1.0))
 
 
 def _order(row: ProbeRow) -> tuple[float, str]:
-    """Most recalled first."""
+    """Sort key: most recalled first."""
     return (-sum(interval.value for interval in row.recall.values()), row.name)

@@ -1,4 +1,4 @@
-"""Lengths that a curve tells: how far context helps, and where perplexity breaks.
+"""Lengths read off a curve: how far context helps, and where perplexity breaks.
 
 RECL is the relative effective context length of Dai et al. 2019 (arXiv 1901.02860, appendix C),
 over the lengths that were scored instead of equal steps.
@@ -16,13 +16,13 @@ from posbench.evaluation.statistics import Bootstrap
 from posbench.report.comparing.comparison import Bin, Cell, Reach
 from posbench.report.comparing.scores import Entry, by_document, difference, pooled
 
-GAIN = 0.01  # relative gain in perplexity that counts as one, as in the paper
+GAIN = 0.01  # the smallest relative gain in perplexity that counts, as in the paper
 BROKEN = 1.05  # times the perplexity at the training length
 WHOLE_CONTEXT = ("fixed_targets", "sliding", "stream")  # each token has about the whole length
 
 
 def helps(entry: Entry, bootstrap: Bootstrap) -> Reach:
-    """The longest length whose loss is lower than at the length before, beyond its interval."""
+    """The longest length with a loss lower, beyond the interval, than at the length before."""
     lengths = sorted(entry.scores)
     if len(lengths) < 2:
         return Reach(reason="scored at one length" if lengths else "not scored")
@@ -39,7 +39,7 @@ def helps(entry: Entry, bootstrap: Bootstrap) -> Reach:
 
 
 def breaks(cells: dict[int, Cell], train_length: int) -> Reach:
-    """Where the ratio to the training length passes 1.05; linear in log length."""
+    """Where the ratio to the training length passes 1.05, interpolated linear in log length."""
     ratios = {
         length: cell.ratio.value if cell.ratio else 1.0
         for length, cell in sorted(cells.items())
@@ -59,7 +59,7 @@ def breaks(cells: dict[int, Cell], train_length: int) -> Reach:
 
 
 def recl(entries: Sequence[Entry], lengths: Sequence[int], share: float) -> list[Reach]:
-    """Of each entry, against the best of all at the shorter context, on its hardest tokens.
+    """RECL of each entry, measured on the tokens hardest for the best entry at each context.
 
     b_c(t) is the lowest loss any entry has with context c, T the `share` of tokens where that is
     highest. f(c, c') is the mean over T of min(b_c, the entry's loss with c'), its relative gain
@@ -80,8 +80,11 @@ def recl(entries: Sequence[Entry], lengths: Sequence[int], share: float) -> list
     ]
 
 
-def before(recl: Reach, breaks: Reach) -> Reach:
-    """RECL, unless perplexity breaks first: it counts only what got better, and then noise."""
+def recl_unless_broken(recl: Reach, breaks: Reach) -> Reach:
+    """RECL, or a reason where perplexity breaks first.
+
+    RECL counts improvements alone: past that length, those of noise.
+    """
     if recl.length is None or breaks.length is None or breaks.beyond:
         return recl
     if recl.length < breaks.length and not recl.beyond:

@@ -1,4 +1,4 @@
-"""What the rows of a table are made of: losses by document and seed, from the run folders."""
+"""Losses by document and seed, read from the run folders: what a table's rows are made of."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Array = NDArray[np.float64]
 class Score:
     """One run's losses at one length: sums in nats and counts of tokens, by document [D].
 
-    Without a file of losses the whole is one document.
+    Without a file of losses, all tokens together count as one document.
     """
 
     documents: NDArray[np.int64]
@@ -30,20 +30,20 @@ class Score:
     counts: Array
 
     @property
-    def whole(self) -> Score:
-        """All of it as one document."""
+    def as_one_document(self) -> Score:
+        """All documents merged into one."""
         one = np.array([self.sums.sum()]), np.array([self.counts.sum()])
         return Score(np.zeros(1, np.int64), *one)
 
 
 @dataclass
 class Entry:
-    """A row in the making: the runs of one encoding, and what was found at each length."""
+    """A future row: the runs of one encoding, and their results at each length."""
 
     name: str
     runs: list[Run]
     extension: str | None
-    results: dict[int, dict[int, Result]] = field(default_factory=dict)  # length -> seed -> it
+    results: dict[int, dict[int, Result]] = field(default_factory=dict)  # by length, then seed
     scores: dict[int, dict[int, Score]] = field(default_factory=dict)  # where there is a number
 
     @property
@@ -51,7 +51,7 @@ class Entry:
         return self.extension is None
 
     def tokens(self, length: int) -> dict[int, TokenLosses]:
-        """Every token's loss, by seed, where it was kept."""
+        """The loss of every token, by seed, for runs that kept them."""
         folders = {run.seed: run.folder for run in self.runs}
         found = {
             seed: _read(folders[seed], result)
@@ -64,7 +64,7 @@ class Entry:
 def entry(
     name: str, runs: list[Run], extension: str | None, protocol: str, targets: str | None
 ) -> Entry:
-    """Raises UserError for a damaged file of losses."""
+    """The Entry of a row's runs, with their losses. Raises UserError for a damaged file."""
     made = Entry(name, runs, extension)
     for run in runs:
         for result in run.results:
@@ -79,7 +79,7 @@ def entry(
                 made.scores.setdefault(result.length, {})[run.seed] = _score(run, result)
     for length, scores in made.scores.items():
         if len({score.documents.tobytes() for score in scores.values()}) > 1:
-            made.scores[length] = {seed: score.whole for seed, score in scores.items()}
+            made.scores[length] = {seed: each.as_one_document for seed, each in scores.items()}
     return made
 
 
@@ -90,7 +90,7 @@ def pooled(scores: Mapping[int, Score]) -> Losses:
 
 
 def difference(these: Mapping[int, Score], those: Mapping[int, Score]) -> Losses | None:
-    """Paired by document and seed; None where they have no seed, or not the tokens, in common."""
+    """Paired differences by document and seed; None without common seeds or with other tokens."""
     common = these.keys() & those.keys()
     if not common:
         return None
@@ -99,7 +99,7 @@ def difference(these: Mapping[int, Score], those: Mapping[int, Score]) -> Losses
 
 
 def by_document(documents: NDArray[np.int64], losses: Array) -> Score:
-    """Sums over the tokens [N] of each document."""
+    """The Score of tokens [N]: their losses summed by document."""
     names, places = np.unique(documents, return_inverse=True)
     sums = np.bincount(places, losses).astype(np.float64)
     return Score(names, sums, np.bincount(places).astype(np.float64))
@@ -119,5 +119,5 @@ def _read(folder: Path, result: Result) -> TokenLosses | None:
     try:
         return read_losses(folder, result)
     except ValueError as error:
-        again = f"score it again with posbench eval {paths.pasted(folder)}"
+        again = f"score it again with posbench eval {paths.shell_word(folder)}"
         raise UserError(f"{error}; {again}") from error

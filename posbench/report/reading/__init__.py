@@ -1,4 +1,4 @@
-"""Run folders read into records, and grouped with what they can be compared with.
+"""Run folders read into records (collect.py), and grouped by what is comparable (groups.py).
 
 May import runs and evaluation.
 """

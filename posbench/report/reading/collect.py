@@ -1,4 +1,4 @@
-"""Run folders on disk, read into records."""
+"""Run folders on disk, read into Run records."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TUNING = {"trials": int, "budget": dict, "chosen": dict, "untuned": dict}
 
 @dataclass(frozen=True)
 class Run:
-    """What a run folder says."""
+    """The contents of a run folder."""
 
     folder: Path
     config: dict[str, Any]
@@ -54,14 +54,14 @@ class Run:
 
     @property
     def lr_multiplier(self) -> float:
-        """Of the positional parameters; of a mix the largest; 1 where there are none."""
-        if not self._is_moved:
+        """Learning-rate multiplier of positional parameters; of a mix the largest; 1 if none."""
+        if not self._has_positional_parameters:
             return 1.0
         return max(_multipliers(self.config["encoding"]), default=1.0)
 
     @property
     def tuning(self) -> dict[str, Any] | None:
-        """What the run owes to posbench tune; None: nothing."""
+        """What posbench tune chose for the run; None: the run was not tuned."""
         return self.provenance.get("tuning")
 
     @property
@@ -69,26 +69,26 @@ class Run:
         """ "untuned", or "tuned, 6 trials: lr 0.006"."""
         if self.tuning is None:
             return "untuned"
-        chosen = label(self.tuning["chosen"], self._is_moved)
+        chosen = label(self.tuning["chosen"], self._has_positional_parameters)
         return f"tuned, {self.tuning['trials']} trials: {chosen}"
 
     @property
     def parts(self) -> str:
-        """What each part of the training was made on; empty where that never changed."""
-        return parts.in_words(parts.of(self.provenance))
+        """Where each part of the training ran, in words; empty where that never changed."""
+        return parts.described(parts.from_provenance(self.provenance))
 
     @property
     def commits(self) -> set[str]:
-        """Of posbench, in all parts."""
-        return {str(part.get("commit")) for part in parts.of(self.provenance)}
+        """The commits of posbench that the parts of the training ran with."""
+        return {str(part.get("commit")) for part in parts.from_provenance(self.provenance)}
 
     @property
-    def _is_moved(self) -> bool:
-        """Whether there are positional parameters, as far as is known."""
+    def _has_positional_parameters(self) -> bool:
+        """Whether there are positional parameters; True where the summary does not say."""
         return self.summary.get("positional_parameters") != 0
 
     @property
-    def trouble(self) -> str | None:
+    def why_incomplete(self) -> str | None:
         """Why the run has no complete results, e.g. "failed: the loss is nan at step 3"."""
         state, reason = self.status.get("state", "not started"), self.status.get("reason")
         if state == "done":
@@ -109,22 +109,24 @@ def folders(patterns: Iterable[str]) -> list[Path]:
 
     Raises UserError for a path that is none.
     """
-    return below(place for pattern in patterns for place in paths.matching("runs", pattern))
+    return run_folders_below(
+        place for pattern in patterns for place in paths.matching("runs", pattern)
+    )
 
 
-def below(places: Iterable[Path]) -> list[Path]:
+def run_folders_below(places: Iterable[Path]) -> list[Path]:
     """The run folders at or below each place, sorted, each once."""
     found = {path.parent for place in places for path in place.rglob("provenance.json")}
     return sorted(path for path in found if (path / "config.yaml").is_file())
 
 
 def runs(places: Iterable[Path]) -> list[Run]:
-    """Raises UserError for a folder whose files cannot be read."""
+    """The records of run folders. Raises UserError for a folder whose files cannot be read."""
     return [_run(RunFolder(path)) for path in places]
 
 
 def _run(folder: RunFolder) -> Run:
-    """Its texts are made printable: a run folder may come from anybody."""
+    """The record of a folder, its texts made printable: a run folder may come from anybody."""
     try:
         run = Run(
             folder=folder.path,
@@ -156,7 +158,7 @@ def _require_types(run: Run) -> None:
 
 
 def _shown(value: Any) -> Any:
-    """The same with every text, keys included, printable."""
+    """A copy of a JSON value in which every string, keys included, is printable."""
     if isinstance(value, dict):
         return {_shown(key): _shown(each) for key, each in value.items()}
     if isinstance(value, list):

@@ -18,12 +18,12 @@ from posbench.report.reading.collect import Run
 from posbench.runs.run_folder import flatten, is_free
 
 COMPARED = ("corpus", "tokenizer", "model", "objective", "train", "optim")
-SHOWN = 4  # differences told in a reason
+SHOWN = 4  # differences named in a reason; the others are counted
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that can share a table, and why those of the same experiment elsewhere cannot."""
+    """Runs that can share a table; apart: why other runs of the experiment cannot."""
 
     runs: list[Run]
     apart: tuple[str, ...]
@@ -34,7 +34,7 @@ class Group:
 
 
 def comparable(runs: Sequence[Run]) -> list[Group]:
-    """Every run in one group, in the order of the first of each."""
+    """Partition runs into groups, in the order of each group's first run."""
     found: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         found[json.dumps([run.experiment, _compared(run)], sort_keys=True)].append(run)
@@ -43,14 +43,16 @@ def comparable(runs: Sequence[Run]) -> list[Group]:
 
 
 def _compared(run: Run) -> dict[str, Any]:
+    """The settings that must be equal for runs to share a table."""
     settings = flatten({part: run.config[part] for part in COMPARED})
     kept = {key: value for key, value in settings.items() if not is_free(key)}
-    if run.tuning is not None:  # the optimizer it was tuned from
+    if run.tuning is not None:  # the optimizer settings before tuning
         kept |= {k: v for k, v in run.tuning["untuned"].items() if k in kept}
     return kept | {key: run.provenance.get(key) for key in ("corpus_hash", "dtype")}
 
 
 def _apart(group: list[Run], groups: list[list[Run]]) -> tuple[str, ...]:
+    """For each other group of the experiment, why it is in another table."""
     here = _compared(group[0])
     reasons = []
     for other in groups:
@@ -66,7 +68,7 @@ def _apart(group: list[Run], groups: list[list[Run]]) -> tuple[str, ...]:
 
 
 def rows(group: Sequence[Run]) -> dict[str, list[Run]]:
-    """Label of a row -> its seeds. Runs of one name that differ in the encoding are told apart.
+    """Label of a row -> its runs, one a seed. Labels tell settings of one run name apart.
 
     Raises UserError where two folders hold the same run.
     """
@@ -87,7 +89,7 @@ def rows(group: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def _settings(run: Run) -> dict[str, Any]:
-    """What a row is: the encoding, its optimizer group, and how it was tuned."""
+    """The settings that define a row: the encoding, and the learning rate if tuned."""
     encoding = {k: v for k, v in run.config["encoding"].items() if k != NOT_ARGUMENTS[1]}
     if run.tuning is None:
         return {"encoding": encoding}

@@ -18,13 +18,14 @@ COLUMNS = (
 ).split()
 
 Line = dict[str, object]
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how one begins
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a spreadsheet's formula begins
 
 
 def tidy(report: Report, runs: Sequence[Run]) -> str:
-    """seed is "all" for what rests on every seed; a run that failed has a line with the reason.
+    """The CSV text of a report.
 
-    row is the label in the tables, which tells settings of one encoding apart.
+    Column seed is "all" for what rests on every seed; row is the label in the tables, which tells
+    settings of one encoding apart. A run that failed has a line with the reason.
     """
     labels = {
         run.folder: label
@@ -46,7 +47,7 @@ def tidy(report: Report, runs: Sequence[Run]) -> str:
 
 
 def _harmless(line: Line) -> Line:
-    """Behind an apostrophe where a spreadsheet would take a text of a run for a formula."""
+    """The line, with an apostrophe before each text that a spreadsheet would run as a formula."""
     return {
         key: f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
         for key, value in line.items()
@@ -64,8 +65,8 @@ def _run(run: Run, label: str) -> Iterator[Line]:
         "device": run.provenance.get("device"),
         "corpus_hash": run.provenance.get("corpus_hash"),
     }
-    if run.trouble:
-        yield {**place, "quantity": "status", "reason": run.trouble}
+    if run.why_incomplete:
+        yield {**place, "quantity": "status", "reason": run.why_incomplete}
     if run.parts:
         yield {**place, "quantity": "parts", "reason": run.parts}
     costs = (

@@ -66,5 +66,5 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def escape(text: str) -> str:
-    """Text from a run, in a table too: no tag, no link or picture, no other type."""
+    """Text from a run, made safe: no HTML, link, picture, emphasis or new table cell."""
     return re.sub(r"([\\`*\[\]|])", r"\\\1", " ".join(text.split("\n"))).replace("<", "&lt;")

@@ -42,9 +42,10 @@ def _print(table: Fitted, notes: Sequence[str], console: Console) -> None:
 
 
 def perplexities(comparison: Comparison) -> Fitted:
-    """Encodings down, lengths across, coloured by what extrapolation costs; what a run cost.
+    """Encodings down, lengths across, coloured by the ratio to the training length; costs.
 
-    Where it is narrow ratios stand below, then costs give way, then there are several parts.
+    Where the terminal is narrow, ratios move below the values, then costs are left out, then the
+    table is split.
     """
     variants = []
     for between in (" ", "\n"):

@@ -15,7 +15,7 @@ from posbench.tracking import Table
 
 
 def mirror(report: Report, files: Sequence[Path], asked: ReportCommand) -> None:
-    """A W&B run of its own, grouped with the experiment; its trouble is no trouble here."""
+    """Publish as a W&B run, grouped with the experiment. A failure of W&B is harmless."""
     experiments = sorted({comparison.experiment for comparison in report.comparisons})
     tracker = tracking.start(
         asked.tracking,

@@ -52,7 +52,7 @@ def ends(interval: Interval | None, places: int = 2) -> str:
 
 
 def number(value: float, places: int = 2) -> str:
-    """With places decimals, fewer for a large one."""
+    """A number with `places` decimals, fewer where it is large."""
     if not math.isfinite(value):
         return "∞" if value > 0 else "–∞" if value < 0 else "not a number"
     if value >= LARGEST:
@@ -113,7 +113,7 @@ def probe(probe: ProbeTable) -> str:
 
 
 def beats_chance(share: Interval | None, probe: ProbeTable) -> bool:
-    """By more than its interval."""
+    """Whether a share of recalled trials, with its whole interval, lies above chance."""
     return share is not None and share.low is not None and share.low > probe.chance
 
 

@@ -40,7 +40,7 @@ class Curve:
 
     @property
     def cut(self) -> bool:
-        """Whether it ends before the others."""
+        """Whether the curve's last points have no number."""
         return self.known[-1][0] < self.points[-1][0]
 
 
@@ -74,7 +74,7 @@ def handle(line: Line) -> Line2D:
 
 
 def draw(axes: Axes, curves: Sequence[Curve], lines: dict[str, Line], theme: Theme) -> None:
-    """Lines with their intervals; a cross where one ends before its lengths do."""
+    """Draw curves with their intervals; a cross where one ends before the longest length."""
     fill = 0.15 if len(curves) <= DIRECT else 0.07
     for depth, curve in enumerate(reversed(curves)):
         line, order = lines[curve.name], 3 + depth / 100

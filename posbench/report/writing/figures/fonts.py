@@ -16,12 +16,12 @@ FAMILIES = [  # with Chinese letters
     *("PingFang SC", "Hiragino Sans GB", "Microsoft YaHei", "SimHei", "Arial Unicode MS"),
 ]
 BASE = "DejaVu Sans"  # comes with matplotlib
-BOXES = "Last Resort High-Efficiency"  # too, and has a box for every letter
+BOXES = "Last Resort High-Efficiency"  # comes with matplotlib, has a box for every letter
 log = logging.getLogger("posbench")
 
 
 def covering(text: str) -> dict[str, str]:
-    """Families and their files that have the letters of a text; says so once where none has."""
+    """Font families, with their files, that have a text's letters; warns where none has one."""
     _add_packaged()
     upright = (font for font in font_manager.fontManager.ttflist if font.style == "normal")
     files = {font.name: font.fname for font in upright if font.weight in (400, "normal")}
@@ -52,7 +52,7 @@ def _add_packaged() -> None:
 
 
 def embedded(files: Iterable[str]) -> int:
-    """42, TrueType, as journals want it, or 3 where matplotlib would embed a font that is none."""
+    """The pdf.fonttype: 42, TrueType, as journals want; 3 where a file is not TrueType."""
     return 42 if all(_outlines(file) != b"OTTO" for file in files) else 3
 
 

@@ -33,7 +33,7 @@ def wrap(words: str, width: int = LONG) -> str:
 def spread(
     wanted: Sequence[float], heights: Sequence[float], low: float, high: float
 ) -> list[float]:
-    """Centres that overlap nowhere, as near the wanted ones as can be, between low and high.
+    """Centres of labels that do not overlap, as near `wanted` as possible, in low .. high.
 
     Least squares by pooling neighbours (isotonic regression), then the bounds.
     """
@@ -79,7 +79,7 @@ def at_ends(axes: Axes, ends: dict[str, tuple[float, float]], lines: dict[str, L
 
 
 def _column(axes: Axes, labels: list[Annotation]) -> None:
-    """One above the other."""
+    """Move labels so that they stand one above the other."""
     points = 72 / axes.figure.get_dpi()
     box = axes.get_window_extent()
     wanted = [float(axes.transData.transform(label.xy)[1]) * points for label in labels]
@@ -135,7 +135,7 @@ def _move(label: Annotation, x: float, y: float) -> None:
 
 
 def _extent(label: Annotation) -> Bbox:
-    """Of the text without its leader."""
+    """The box of the label's text without its leader line."""
     label.get_window_extent()  # which moves the text to where it belongs
     return text.Text.get_window_extent(label)
 
@@ -156,7 +156,7 @@ def lay_out(axes: Axes) -> None:
 
 
 def _ground(theme: Theme) -> dict[str, Any]:
-    """Behind a name that stands among curves."""
+    """The background of a name that stands among curves."""
     return {"boxstyle": "square,pad=0.08", "color": theme.paper, "alpha": 0.75, "linewidth": 0}
 
 

@@ -18,7 +18,7 @@ from posbench.report.writing.figures import curves, styles
 from posbench.report.writing.figures.curves import Curve
 from posbench.report.writing.figures.styles import Line, Theme, clean
 
-UNTOLD = ("tokenizer", "scored", "commit")  # facts for which there is no room but in the file
+UNTOLD = ("tokenizer", "scored", "commit")  # facts in the file's metadata but not in its note
 LONGEST = 120  # bytes of a file's name
 Shown = Comparison | ProbeTable
 Drawn = tuple[str, Figure, Shown]  # kind, figure, what it shows
@@ -104,7 +104,7 @@ def _context(table: Comparison, lines: dict[str, Line], theme: Theme) -> Figure 
 
 
 def _cost(table: Comparison, lines: dict[str, Line], theme: Theme) -> Figure | None:
-    """What speed buys at the longest length."""
+    """Ratio at the longest length by speed of training, or else of evaluation."""
     trains = any(row.cost.train_tokens_per_second for row in table.rows)
     longest = max(table.lengths)
     shown = []
@@ -152,7 +152,7 @@ def _recall(table: ProbeTable, lines: dict[str, Line], theme: Theme) -> Figure |
 def _drawn(
     table: Shown, spans: str, found: Sequence[Curve], lines: dict[str, Line], theme: Theme
 ) -> tuple[Figure, Axes, list[Curve]] | None:
-    """Those curves that have a number, the others named in the note."""
+    """A panel of the curves that have a number; the others are named in its note."""
     shown = [curve for curve in found if curve.known]
     if not shown:
         return None
@@ -164,7 +164,7 @@ def _drawn(
 
 
 def _note(table: Shown, spans: str, shown: Sequence[Curve], missing: Sequence[str]) -> str:
-    """What is drawn around the values, who is not there, and what every number rests on."""
+    """The note: what the bands or bars are, which rows have no number, and the caption's facts."""
     level = f"{100 * table.level:g}% " if isinstance(table, Comparison) else ""
     told = [f"{spans}: {level}intervals."] if any(curve.banded for curve in shown) else []
     if cut := [curve.name for curve in shown if curve.cut]:
@@ -184,7 +184,7 @@ def _text(report: Report) -> str:
 
 
 def _name(experiment: str, kind: str, suffix: str, taken: set[str]) -> str:
-    """Of a file, safe anywhere; a number tells those of one name apart."""
+    """A file name, valid on any system; a number is added where it is taken."""
     safe = re.sub(r"[^\w.+-]+", "_", f"{experiment}-{kind}").lstrip(".-")
     safe = safe.encode()[:LONGEST].decode(errors="ignore")
     name, number = f"{safe}{suffix}", 1
@@ -196,7 +196,7 @@ def _name(experiment: str, kind: str, suffix: str, taken: set[str]) -> str:
 
 
 def _metadata(table: Shown, form: str) -> dict[str, str | None]:
-    """What the file says of itself, and no time: it changes only with what it shows."""
+    """The file's title and caption, and no date: the same figure gives the same file."""
     title, caption = clean(table.title), clean(table.caption)
     if form == "pdf":
         return {"CreationDate": None, "Title": title, "Subject": caption}

@@ -1,4 +1,8 @@
-"""A report as one HTML file, which needs nothing else: no network, no folder beside it."""
+"""A report as one HTML file, which needs nothing else: no network, no folder beside it.
+
+charts.py and grids.py say what is shown, as data; picture.py, axes.py and labels.py draw a chart
+as SVG. A new chart is a function of charts.py in its of_comparison. May import comparing.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +72,7 @@ def _file(name: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """As a content security policy names what may be inline."""
+    """The hash by which a content security policy allows an inline script or style."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
@@ -112,7 +116,7 @@ def _figures(
 
 
 def _extra(title: str, headers: list[str], rows: list[list[str]], _: str) -> Grid:
-    """Cells that are numbers sort as numbers."""
+    """A further table as a Grid; columns of numbers sort as numbers."""
     columns = [
         Column(name, is_text=place == 0 or all(_value(row[place]) is None for row in rows))
         for place, name in enumerate(headers)

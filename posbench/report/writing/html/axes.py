@@ -14,7 +14,7 @@ WIDE = 3.0  # a range of more than this factor is drawn on a logarithmic scale
 
 @dataclass(frozen=True)
 class Scale:
-    """low .. high, values, onto start .. end, places; log: by their logarithm."""
+    """Maps values low .. high onto places start .. end; log: on a logarithmic scale."""
 
     low: float
     high: float
@@ -62,7 +62,7 @@ def is_wide(values: Sequence[float]) -> bool:
 def scale(
     values: Sequence[float], start: float, end: float, *, log: bool, margin: float = 0.06
 ) -> Scale:
-    """Over all the values, and a share of their range on both sides."""
+    """A Scale over all values, with a margin, a share of their range, on both sides."""
     low, high = min(values), max(values)
     if log:
         room = (high / low) ** margin if high > low else 1.5
@@ -74,7 +74,7 @@ def scale(
 def thinned(
     values: Sequence[float], at: Callable[[float], float], room: Callable[[float], float]
 ) -> list[float]:
-    """All of them, ascending, or every second, third ...: labels as wide as room do not touch."""
+    """All values (ascending), or every second, third ..., so that labels `room` wide fit."""
     for step in range(1, len(values)):
         kept = list(values[::step])
         if all(at(b) - at(a) >= (room(a) + room(b)) / 2 for a, b in pairwise(kept)):

@@ -23,7 +23,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Line:
-    """What belongs to one encoding."""
+    """One encoding's points."""
 
     name: str
     points: tuple[Point, ...]
@@ -112,7 +112,7 @@ def by_context(comparison: Comparison) -> Chart:
 
 
 def cost(comparison: Comparison) -> Chart:
-    """What the speed of training, or else of evaluation, buys at the longest length."""
+    """Ratio at the longest length by speed of training, or else of evaluation."""
     longest = max(comparison.lengths, default=0)
     trains = any(row.cost.train_tokens_per_second for row in comparison.rows)
     lines = []
@@ -167,7 +167,7 @@ def of_probe(table: ProbeTable) -> list[Chart]:
 
 
 def _drawn(lines: Sequence[Line]) -> tuple[Line, ...]:
-    """Of every line the points that have a place; no line without one."""
+    """The lines with their finite points alone; lines without any are left out."""
     kept = [
         Line(line.name, tuple(p for p in line.points if math.isfinite(p.y.value)))
         for line in lines

@@ -24,7 +24,7 @@ MEASURES = {
 
 @dataclass(frozen=True)
 class Reading:
-    """What a cell says under one of MEASURES; measure "": under all of them."""
+    """A cell's text under one of MEASURES; measure "": the same under all."""
 
     text: str
     value: float | None = None  # to sort by
@@ -36,7 +36,7 @@ class Reading:
 
     @property
     def sortable(self) -> bool:
-        """What is not comes last."""
+        """Whether there is a finite value to sort by; other cells come last."""
         return self.value is not None and math.isfinite(self.value)
 
 
@@ -83,7 +83,7 @@ def headline(comparison: Comparison) -> Grid:
 
 
 def measures(comparison: Comparison) -> dict[str, str]:
-    """Those that any cell has: key -> name."""
+    """The MEASURES that any cell has: key -> name."""
     cells = [cell for row in comparison.rows for cell in row.cells.values()]
     found = {reading.measure for cell in cells if cell.perplexity for reading in _readings(cell)}
     shown = {key: name for key, name in MEASURES.items() if key in found or key == "perplexity"}
@@ -134,7 +134,7 @@ def _slot(row: Row, length: int, comparison: Comparison) -> Slot:
 
 
 def _readings(cell: Cell) -> list[Reading]:
-    """Of all measures that a cell has."""
+    """A Reading for each measure that a cell has."""
     assert cell.perplexity is not None
     mark = "best" if cell.best else "tied" if cell.tied else ""
     found = [_interval("perplexity", cell.perplexity, mark=mark, ratio=cell.ratio)]

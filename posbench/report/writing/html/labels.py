@@ -22,7 +22,7 @@ Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 @dataclass(frozen=True)
 class Frame:
-    """What places things in a picture. room: for names right of the lines."""
+    """A chart with its scales and marks. room: the width for names right of the lines."""
 
     chart: Chart
     marks: Mapping[str, Mark]
@@ -41,7 +41,7 @@ class Frame:
 
 
 def draw(picture: Element, frame: Frame) -> None:
-    """The names that there is room for."""
+    """Draw the names that fit, at the lines' ends or beside single points."""
     group = SubElement(picture, "g", {"class": "names"})
     if not frame.chart.joined:
         _beside_points(group, frame)
@@ -54,7 +54,7 @@ def draw(picture: Element, frame: Frame) -> None:
 
 
 def _at_ends(group: Element, lines: list[Line], frame: Frame) -> None:
-    """Of lines that end at the same x; a leader leads to where a name had to move."""
+    """Names of lines that end at one x, moved apart; a leader joins each name to its line."""
     lines = sorted(lines, key=lambda line: frame.at(line.points[-1])[1])
     ends = [frame.at(line.points[-1]) for line in lines]
     places = axes.spread([y for _, y in ends], GAP, frame.y.end, frame.y.start)
@@ -66,7 +66,7 @@ def _at_ends(group: Element, lines: list[Line], frame: Frame) -> None:
 
 
 def _beside_points(group: Element, frame: Frame) -> None:
-    """Of single points: on the first side of four where a name covers nothing."""
+    """Names of single points, each on the first of four sides where it covers nothing."""
     centres = [frame.at(line.points[0]) for line in frame.chart.lines]
     taken: list[Box] = [(x - 5, y - 5, x + 5, y + 5) for x, y in centres]
     for line, (x, y) in zip(frame.chart.lines, centres, strict=True):

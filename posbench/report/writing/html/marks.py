@@ -28,7 +28,7 @@ DASHES = ("", "7 3.5", "2 3", "10 3 2 3", "16 5")
 
 @dataclass(frozen=True)
 class Mark:
-    """Of the line that is index-th in the report."""
+    """Colour, marker and dashes of the index-th line of a report."""
 
     index: int
 
@@ -48,7 +48,7 @@ class Mark:
 
 
 def of_report(report: Report) -> dict[str, Mark]:
-    """By the name of the row: a name looks the same in all charts."""
+    """Row name -> Mark, one for all charts of a report."""
     names = [row.name for comparison in report.comparisons for row in comparison.rows]
     names += [row.name for table in report.probes for row in table.rows]
     return {name: Mark(index) for index, name in enumerate(dict.fromkeys(names))}

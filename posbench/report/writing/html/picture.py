@@ -23,7 +23,7 @@ LABELLED = 12  # with more lines only the legend names them
 
 @dataclass(frozen=True)
 class Size:
-    """Of a picture without its legend. wide: with room for names at the ends of lines."""
+    """A picture's size without the legend. wide: with room for names at the ends of lines."""
 
     name: str
     width: float

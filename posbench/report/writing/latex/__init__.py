@@ -1,4 +1,4 @@
-"""A report as LaTeX tables.
+"""A report as LaTeX tables: document.py the document, floats.py one table, escape.py its text.
 
 May import comparing and wording.
 """

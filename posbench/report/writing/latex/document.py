@@ -162,7 +162,7 @@ def _share(share: Interval | None, chance: float) -> str:
 
 
 def _of_extra(title: str, headers: list[str], rows: list[list[str]], caption: str) -> Table:
-    """Columns that are all numbers stand to the right."""
+    """A further table; columns of numbers are right-aligned."""
     columns = list(zip(*rows, strict=True)) or [()] * len(headers)
     text = {
         place
@@ -174,7 +174,7 @@ def _of_extra(title: str, headers: list[str], rows: list[list[str]], caption: st
 
 
 def _by_reason(reasons: Iterable[tuple[str, str | None]]) -> list[str]:
-    """Each reason once, with those it holds for."""
+    """Each reason once, after the names of the rows that it holds for."""
     found: dict[str, dict[str, None]] = defaultdict(dict)
     for name, reason in reasons:
         if reason:

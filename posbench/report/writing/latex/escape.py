@@ -60,7 +60,7 @@ def escape(text: str) -> str:
 
 
 def numbered(latex: str) -> str:
-    """The characters that escape gave by number, each once."""
+    """The characters that escape() replaced by their numbers, each once."""
     codes = re.findall(r"U\+([0-9A-F]{4,6})", latex)
     return "".join(dict.fromkeys(chr(int(code, 16)) for code in codes))
 
@@ -91,7 +91,7 @@ def number(value: float) -> str:
 
 
 def _runs(text: str) -> list[str]:
-    """Letters one at a time, and those that have to be numbered together."""
+    """The characters of a text, one a string, but neighbours without a letter in one string."""
     runs: list[str] = []
     for character in unicodedata.normalize("NFC", text):
         if runs and _letter(character) is None and _letter(runs[-1][-1]) is None:
@@ -109,7 +109,7 @@ def _run(run: str) -> str:
 
 
 def _letter(character: str) -> str | None:
-    """None: there is none."""
+    """The LaTeX of a character; None: pdfTeX has no letter for it."""
     mark = r"\allowbreak{}" if character in BREAKS + BREAK else ""
     if character in SPECIAL or character == BREAK:
         return SPECIAL.get(character, "") + mark

@@ -32,7 +32,7 @@ class Table:
 def floats(table: Table, labels: Counter[str]) -> str:
     """The table, in parts where it is too large for a page; its notes below the last.
 
-    labels: how often each has been given, so that no two are the same.
+    labels: how often each LaTeX label was used so far, so that no two are the same.
     """
     parts = list(_parts(table))
     made = []
@@ -72,7 +72,7 @@ def _lines(rows: Sequence[Sequence[str]]) -> int:
 
 
 def _columns(table: Table) -> list[list[int]]:
-    """Which columns stand in each part: the first in all."""
+    """The indices of the columns in each part; the first column is in all."""
     widths = [2 + min(WIDE, most) for most in _widths(table)]
     blocks = [[0]]
     for column in range(1, len(widths)):
@@ -107,7 +107,7 @@ def _float(table: Table, continued: str, label: str) -> str:
 
 
 def _numbers(latex: str) -> list[str]:
-    """Which characters stand there by their numbers."""
+    """A comment that lists the characters printed by their numbers; empty if none is."""
     told = " ".join(f"U+{ord(character):04X} {character}" for character in numbered(latex))
     return [comment(f"by number, as pdfTeX has no letter for them: {told}")] if told else []
 
