@@ -97,9 +97,9 @@ def _dispatch(command: str, rest: list[str]) -> int:
     asked = os.environ.get("HYDRA_FULL_ERROR")  # 1: the user wants tracebacks
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises instead of printing and exiting
     try:
-        from posbench.hydra_app import overrides as words
+        from posbench.hydra_app import overrides
 
-        sys.argv = [f"posbench {command}", *words.readable(command, rest)]
+        sys.argv = [f"posbench {command}", *overrides.readable(command, rest)]
         importlib.import_module(f"posbench.commands.{command}").main()
     except KeyboardInterrupt as stop:
         return interrupted(stop)

@@ -21,8 +21,7 @@ from posbench.report.comparing.comparison import Comparison, Report
 from posbench.report.comparing.probing import probe_tables
 from posbench.report.reading import collect
 from posbench.report.reading.collect import Run
-from posbench.report.writing import csv_rows as tidy
-from posbench.report.writing import markdown, terminal
+from posbench.report.writing import csv_rows, markdown, terminal
 from posbench.report.writing.wording import Extra
 
 
@@ -121,7 +120,7 @@ def _markdown(report: Report, runs: Sequence[Run], extra: Sequence[Extra]) -> st
 
 
 def _csv(report: Report, runs: Sequence[Run], extra: Sequence[Extra]) -> str:
-    return tidy.tidy(report, runs)
+    return csv_rows.tidy(report, runs)
 
 
 def _latex(report: Report, runs: Sequence[Run], extra: Sequence[Extra]) -> str:

@@ -1,6 +1,6 @@
-"""The configuration: typed schemas, what becomes of Hydra's nodes, and checks of values.
+"""The configuration: typed schemas, loading them from Hydra's nodes, and checks of values.
 
-May import errors and machine/paths. A new key is a field in schemas.py and a value in conf/.
+May import terminal, machine and errors. A new key is a field in schemas.py and a value in conf/.
 """
 
 from posbench.config import omegaconf_errors  # noqa: F401 (says how they read)

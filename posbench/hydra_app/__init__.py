@@ -1,4 +1,4 @@
 """All that knows Hydra: commands under it, sweeps and launchers, overrides, its errors.
 
-May import errors, config, machine and terminal; commands/ alone may import it.
+May import config, terminal, machine and errors; only cli.py and commands/ may import it.
 """

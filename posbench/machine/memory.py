@@ -18,7 +18,7 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 class NotEnough(UserError, MemoryError):
-    """More memory is needed than there is."""
+    """More RAM, or memory of a GPU, is needed than is free."""
 
 
 def require(what: str, needed: int, device: torch.device | None = None) -> None:

@@ -21,7 +21,7 @@ from posbench.corpus.cache import Corpus
 from posbench.corpus.from_config import build_corpus
 from posbench.errors import UserError
 from posbench.evaluation import protocols
-from posbench.evaluation import score as evaluate
+from posbench.evaluation.score import score
 from posbench.machine import runtime
 from posbench.runs.checks import check_evaluation
 from posbench.runs.run import make_trainer, validated
@@ -128,9 +128,7 @@ def _evaluation(trainer: Trainer, corpus: Corpus, config: Config) -> float:
             windows = protocol.windows(documents, length)
             some = windows[: max(1, config.eval.batch_tokens // length)]
             started = time.perf_counter()
-            evaluate.score(
-                trainer.model, documents, some, config.eval.batch_tokens, trainer.device
-            )
+            score(trainer.model, documents, some, config.eval.batch_tokens, trainer.device)
             total += (time.perf_counter() - started) * len(windows) / len(some)
     return total
 

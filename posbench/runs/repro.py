@@ -22,10 +22,10 @@ from posbench.corpus.cache import Corpus
 from posbench.corpus.from_config import build_corpus
 from posbench.errors import UserError
 from posbench.evaluation import results
-from posbench.evaluation import score as evaluate
+from posbench.evaluation.score import evaluate
 from posbench.machine import provenance, runtime
 from posbench.machine.files import read_rows
-from posbench.runs import training_parts as parts
+from posbench.runs import training_parts
 from posbench.runs.checks import check
 from posbench.runs.run import make_trainer
 from posbench.runs.run_folder import RunFolder, flatten
@@ -118,7 +118,7 @@ def replay(asked: ReproCommand, console: Console) -> Replay:
         here_now["processes"] = 1
     machine = differences(folder.provenance, here_now)
     first, *_ = folder.parts
-    told = parts.described(folder.parts)
+    told = training_parts.described(folder.parts)
     return Replay(folder.path, steps, config.train.steps, pairs, machine, told, first["to"])
 
 
@@ -189,7 +189,7 @@ def _score(trainer: Trainer, folder: RunFolder, corpus: Corpus) -> Pair:
         raise UserError(f"{folder.path}: not finished; leave out repro.score=true")
     checkpoint.load_model(weights, trainer.model)
     told = {(r.protocol, r.length, r.extension, r.targets): r for r in results.read(folder.path)}
-    for found, _, _ in evaluate.evaluate(
+    for found, _, _ in evaluate(
         trainer.model,
         corpus.documents("test"),
         corpus.byte_lengths,

@@ -19,8 +19,8 @@ from posbench.corpus.from_config import build_corpus
 from posbench.corpus.segments import Segments, left_out
 from posbench.errors import UserError
 from posbench.evaluation import probes, protocols, results
-from posbench.evaluation import score as evaluate
 from posbench.evaluation.results import Result
+from posbench.evaluation.score import evaluate
 from posbench.machine import distributed, provenance, runtime
 from posbench.machine.distributed import ALONE, World
 from posbench.machine.files import read_rows, write_json
@@ -213,7 +213,7 @@ def evaluate_into(
     hashes = set[str]()
     what = f"evaluation with eval.batch_tokens={config.batch_tokens}"
     with runtime.memory_for(what, "try fewer, or shorter eval.lengths"):
-        for result, windows, losses in evaluate.evaluate(
+        for result, windows, losses in evaluate(
             model,
             corpus.documents("test"),
             corpus.byte_lengths,

@@ -32,8 +32,7 @@ from posbench.config import Config
 from posbench.errors import UserError
 from posbench.machine import paths
 from posbench.machine.files import clear_temporaries, remove_folder, write_json, write_text
-from posbench.runs import saved_config as saved
-from posbench.runs import training_parts as parts
+from posbench.runs import saved_config, training_parts
 
 # What may differ between runs that are compared, and when a run is resumed.
 FREE = (
@@ -71,22 +70,22 @@ class RunFolder:
         return self._json("provenance.json")
 
     @property
-    def parts(self) -> list[parts.Part]:
+    def parts(self) -> list[training_parts.Part]:
         """The parts of its training. Raises UserError if they are damaged."""
         try:
-            return parts.from_provenance(self.provenance)
+            return training_parts.from_provenance(self.provenance)
         except ValueError as error:
             raise UserError(f"{self.path / 'provenance.json'}: {error}") from error
 
     def config(self) -> dict[str, Any]:
         """The saved configuration as plain data. Raises UserError where there is none."""
-        loaded = saved.read(self._config_file())
-        saved.require_types(self._config_file(), loaded)
+        loaded = saved_config.read(self._config_file())
+        saved_config.require_types(self._config_file(), loaded)
         return loaded
 
     def typed(self) -> Config:
         """The saved configuration, to build from; see saved_config.py. Raises UserError."""
-        return saved.typed(self._config_file())
+        return saved_config.typed(self._config_file())
 
     def _config_file(self) -> Path:
         path = self.path / "config.yaml"
@@ -230,10 +229,10 @@ class RunFolder:
         Returns what changed since the last part, in words.
         """
         told, before = self.provenance, self.parts
-        after = parts.resumed(before, step, now)
+        after = training_parts.resumed(before, step, now)
         write_json(self.path / "provenance.json", {**told, "parts": after})
         earlier = [part for part in before if part["from"] < step]
-        return parts.changes(earlier[-1], after[-1]) if earlier else []
+        return training_parts.changes(earlier[-1], after[-1]) if earlier else []
 
     def end_part(self, step: int) -> None:
         """Record the last step of the training's last part."""

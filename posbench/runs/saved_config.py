@@ -21,7 +21,7 @@ from posbench import config as schemas
 from posbench.config import targets
 from posbench.config.checks import require_usable
 from posbench.errors import UserError, one_line
-from posbench.runs import trusted_classes as trust
+from posbench.runs import trusted_classes
 
 LARGEST = 2**20  # bytes; a run's has some thousand
 PLAIN = (str, int, float, bool, type(None))
@@ -80,7 +80,7 @@ def typed(path: Path) -> schemas.Config:
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     for key, settings in _targets(made):
-        trust.require(f"{path}: {key}", settings.get("_target_"))
+        trusted_classes.require(f"{path}: {key}", settings.get("_target_"))
     return made
 
 

@@ -21,7 +21,7 @@ from posbench.corpus.cache import Corpus
 from posbench.corpus.from_config import build_corpus
 from posbench.errors import UserError
 from posbench.evaluation import protocols
-from posbench.evaluation import score as evaluate
+from posbench.evaluation.score import evaluate
 from posbench.machine import provenance, runtime
 from posbench.model import from_config
 from posbench.runs import run, tuning
@@ -170,9 +170,7 @@ def _try(
         try:
             fit(trainer, folder, shown.step, lambda row: None)
             documents = corpus.documents("validation")
-            found = evaluate.evaluate(
-                trainer.model, documents, corpus.byte_lengths, judged, device
-            )
+            found = evaluate(trainer.model, documents, corpus.byte_lengths, judged, device)
             ((result, _, _),) = found
             loss = result.nll / (result.tokens or 1) if result.nll is not None else math.nan
         except Diverged:

@@ -22,7 +22,7 @@ from omegaconf import OmegaConf
 from posbench.config import Config, TuneCommand
 from posbench.errors import UserError
 from posbench.machine.files import write_text
-from posbench.runs import saved_config as saved
+from posbench.runs import saved_config
 from posbench.runs.run_folder import flatten, is_free
 
 LR, MULTIPLIER = "optim.lr", "encoding.optim.lr_multiplier"
@@ -161,7 +161,7 @@ def read(place: Path) -> Record | None:
     if not place.is_file():
         return None
     try:
-        loaded = saved.read(place)
+        loaded = saved_config.read(place)
         loaded.pop("chosen", None)
         trials = [Trial(**trial) for trial in loaded.pop("trials")]
         return Record(trials=trials, **loaded)

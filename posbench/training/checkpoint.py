@@ -72,7 +72,7 @@ def newest_first(run: Path) -> Iterator[Path]:
 
 
 def load_model(folder: Path, model: nn.Module) -> None:
-    """Weights into model. Raises Damaged, and UserError for a checkpoint of another model."""
+    """Load weights into model. Raises Damaged, and UserError for a checkpoint of another model."""
     weights = _read(folder, "model.safetensors")
     try:
         model.load_state_dict(weights)
@@ -121,7 +121,7 @@ def _contiguous(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _write(tensors: dict[str, Tensor], path: Path) -> None:
-    """Raises OSError, as other writes do."""
+    """Write tensors as safetensors. Raises OSError."""
     try:
         save_file(tensors, path)
     except SafetensorError as error:

@@ -20,8 +20,8 @@ from posbench.evaluation.statistics import Interval
 from posbench.report import FIGURES
 from posbench.report.comparing.comparison import Bin, Cell, Comparison, Cost, Reach, Report, Row
 from posbench.report.writing.figures import fonts, styles
-from posbench.report.writing.figures import place_labels as labels
 from posbench.report.writing.figures import write as figures
+from posbench.report.writing.spread import spread
 from tests.helpers import specimens
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -225,7 +225,7 @@ def test_fonts_that_are_not_truetype_are_embedded_as_outlines(tmp_path: Path) ->
 
 def test_labels_do_not_overlap_and_move_little() -> None:
     wanted, heights = [50.0, 10.0, 11.0, 12.0, 90.0], [10.0, 10.0, 20.0, 10.0, 10.0]
-    placed = labels.spread(wanted, heights, 0, 100)
+    placed = spread(wanted, heights, 0, 100)
     order = sorted(range(5), key=placed.__getitem__)
     assert order == sorted(range(5), key=wanted.__getitem__)
     for below, above in itertools.pairwise(order):
@@ -234,4 +234,4 @@ def test_labels_do_not_overlap_and_move_little() -> None:
     assert placed[0] == pytest.approx(50)
     assert placed[4] == pytest.approx(90)
     assert min(p - h / 2 for p, h in zip(placed, heights, strict=True)) >= 0
-    assert labels.spread([99.0, 99.0], [10.0, 10.0], 0, 100) == pytest.approx([85, 95])
+    assert spread([99.0, 99.0], [10.0, 10.0], 0, 100) == pytest.approx([85, 95])

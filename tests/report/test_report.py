@@ -22,8 +22,7 @@ from posbench.report.comparing.comparison import Comparison, Report
 from posbench.report.comparing.facts import unmeasured
 from posbench.report.comparing.from_runs import Settings
 from posbench.report.reading.collect import Run
-from posbench.report.writing import csv_rows as tidy
-from posbench.report.writing import terminal, wording
+from posbench.report.writing import csv_rows, terminal, wording
 from posbench.report.writing.latex import document as latex
 from posbench.report.writing.markdown import markdown
 
@@ -187,7 +186,7 @@ def test_a_failed_run_keeps_its_row_and_reason() -> None:
     assert "the loss is nan at step 3" in as_markdown([table])
     (alone,) = tables([failed])
     assert alone.lengths == (128, 256)
-    rows = list(csv.DictReader(io.StringIO(tidy.tidy(Report(()), [failed]))))
+    rows = list(csv.DictReader(io.StringIO(csv_rows.tidy(Report(()), [failed]))))
     assert rows[0]["reason"] == "failed: the loss is nan at step 3"
 
 
@@ -209,7 +208,7 @@ def test_an_extension_is_a_row_of_its_own_beside_what_was_trained() -> None:
 
 def test_csv_has_one_row_for_each_number() -> None:
     runs = [run("a", 1, {128: 9.0, 256: None}), run("b", 1, {128: 8.0, 256: 7.5})]
-    text = tidy.tidy(Report(tuple(tables(runs))), runs)
+    text = csv_rows.tidy(Report(tuple(tables(runs))), runs)
     rows = list(csv.DictReader(io.StringIO(text)))
     found = {(r["encoding"], r["seed"], r["quantity"], r["length"]): r for r in rows}
     assert len(found) == len(rows)

@@ -19,7 +19,7 @@ from posbench.machine import provenance as actual
 from posbench.machine.files import read_rows
 from posbench.report.comparing.probing import probe_tables
 from posbench.report.reading import collect
-from posbench.runs import training_parts as parts
+from posbench.runs import training_parts
 from posbench.runs.run_folder import RunFolder
 from tests.helpers.marks import a_few
 from tests.helpers.toy import train
@@ -62,7 +62,7 @@ def finished_text(root: Path) -> str:
 
 
 def of(root: Path) -> list[dict[str, Any]]:
-    return parts.from_provenance(RunFolder(folder(root)).provenance)
+    return training_parts.from_provenance(RunFolder(folder(root)).provenance)
 
 
 def steps(found: list[dict[str, Any]]) -> list[tuple[int, int | None]]:
@@ -138,7 +138,7 @@ def test_other_threads_are_a_part(root: Path) -> None:
     RunFolder(folder(root)).write_status("running")
     assert go_on(root, f"runtime.threads={threads}") == 0
     assert steps(of(root)) == [(0, 6), (6, 8), (8, 8)]
-    words = parts.described(of(root))
+    words = training_parts.described(of(root))
     assert words == (
         f"steps 1 to 6: threads {threads}; steps 7 to 8: threads {threads + 1}; "
         f"evaluation: threads {threads}"
@@ -148,7 +148,7 @@ def test_other_threads_are_a_part(root: Path) -> None:
 def test_parts_beyond_the_checkpoint_are_gone(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both checkpoints of the second part are lost: training goes on from the first's."""
     told = RunFolder(folder(root)).provenance
-    first = parts.from_provenance(told)[0] | {"to": 7}
+    first = training_parts.from_provenance(told)[0] | {"to": 7}
     second = {**first, "from": 7, "to": 8, "instructions": "OTHER"}
     told |= {"parts": [first, second]}
     (folder(root) / "provenance.json").write_text(json.dumps(told))
@@ -190,7 +190,7 @@ def test_the_dtype_of_auto_can_be_asked_for_on_another_machine(root: Path, capfd
 )
 def test_parts_that_are_none_get_one_line(damage: object) -> None:
     with pytest.raises(ValueError, match="not those of a training"):
-        parts.from_provenance({"parts": damage})
+        training_parts.from_provenance({"parts": damage})
 
 
 def test_parts_that_are_none_are_named_with_their_file(root: Path, capfd: Output) -> None:
@@ -209,7 +209,7 @@ def test_parts_that_are_none_are_named_with_their_file(root: Path, capfd: Output
 def in_parts(root: Path) -> str:
     """Turn the run into one of two parts; what is said of them."""
     told = RunFolder(folder(root)).provenance
-    first = {**parts.from_provenance(told)[0], "to": 6}
+    first = {**training_parts.from_provenance(told)[0], "to": 6}
     second = {**first, "from": 6, "to": 8, "threads": 96, "commit": "123456789abc"}
     (folder(root) / "provenance.json").write_text(json.dumps(told | {"parts": [first, second]}))
     return (

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from posbench.errors import UserError
-from posbench.runs import trusted_classes as trust
+from posbench.runs import trusted_classes
 from tests.helpers.places import ROOT
 
 LOUD = "raise SystemExit('this module was run')\n"
@@ -45,7 +45,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     "target", ["direct.A", "dotted.A", "whole.A", "second.B", "inside.B", "sources.A"]
 )
 def test_a_class_of_the_users_own_is_known_without_running_it(modules: Path, target: str) -> None:
-    trust.require("encoding", target)
+    trusted_classes.require("encoding", target)
     assert target.partition(".")[0] not in sys.modules
 
 
@@ -56,7 +56,7 @@ def test_every_class_in_conf_is_let_through() -> None:
     )
     assert len(found) > 40
     for target in found:
-        trust.require("conf", target)
+        trusted_classes.require("conf", target)
 
 
 @pytest.mark.parametrize(
@@ -84,5 +84,5 @@ def test_every_class_in_conf_is_let_through() -> None:
 def test_anything_else_is_refused_and_not_run(modules: Path, target: object) -> None:
     before = set(sys.modules)
     with pytest.raises(UserError, match=r"encoding\._target_="):
-        trust.require("encoding", target)
+        trusted_classes.require("encoding", target)
     assert not [name for name in set(sys.modules) - before if f"{name}.py" in CLASSES]

@@ -15,7 +15,6 @@ import wandb
 
 from posbench import cli, tracking
 from posbench.evaluation import results
-from posbench.evaluation import score as evaluate
 from posbench.machine.files import read_rows
 from tests.helpers.toy import arguments, flat, train
 from tests.helpers.wandb_file import axes, opened, records, rows, settle, summary
@@ -114,7 +113,7 @@ def test_a_run_that_fails_is_finished_as_failed(
     def broken(*_: object) -> None:
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(evaluate, "evaluate", broken)
+    monkeypatch.setattr("posbench.runs.run.evaluate", broken)
     with pytest.raises(RuntimeError, match="broken"):
         train(tmp_path, "tracking.wandb=offline")
     run = folder(tmp_path)

@@ -13,7 +13,7 @@ from posbench.errors import UserError
 from posbench.evaluation import results
 from posbench.evaluation.results import ProbeResult, Result, Row
 from posbench.machine import paths
-from posbench.runs import training_parts as parts
+from posbench.runs import training_parts
 from posbench.runs.run_folder import RunFolder
 from posbench.runs.tuning import label
 from posbench.terminal.streams import printable
@@ -75,12 +75,14 @@ class Run:
     @property
     def parts(self) -> str:
         """Where each part of the training ran, in words; empty where that never changed."""
-        return parts.described(parts.from_provenance(self.provenance))
+        return training_parts.described(training_parts.from_provenance(self.provenance))
 
     @property
     def commits(self) -> set[str]:
         """The commits of posbench that the parts of the training ran with."""
-        return {str(part.get("commit")) for part in parts.from_provenance(self.provenance)}
+        return {
+            str(part.get("commit")) for part in training_parts.from_provenance(self.provenance)
+        }
 
     @property
     def _has_positional_parameters(self) -> bool:

@@ -12,8 +12,6 @@ from posbench.report.writing import wording
 from posbench.report.writing.wording import Extra
 from posbench.terminal.tables import Fitted
 
-KEPT, WORSE = 1.03, 1.25  # ratios to the training length: holds up to, fails beyond
-
 
 def show(report: Report, console: Console, extra: Sequence[Extra] = ()) -> None:
     """Print every table, and below each why there is no number."""
@@ -70,7 +68,7 @@ def _styled(cell: Cell, between: str) -> Text:
     if cell.perplexity is None:
         return Text(text, style="dim")
     ratio = cell.ratio.value if cell.ratio else 1.0
-    colour = "green" if ratio <= KEPT else "yellow" if ratio <= WORSE else "red"
+    colour = "green" if ratio <= wording.KEPT else "yellow" if ratio <= wording.WORSE else "red"
     style = "default" if cell.ratio is None else colour
     return Text(text, style=f"bold {style}" if cell.best else style)
 

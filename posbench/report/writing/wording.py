@@ -10,6 +10,7 @@ from posbench.report.comparing.comparison import Cell, Comparison, ProbeRow, Pro
 
 Extra = tuple[str, list[str], list[list[str]], str]  # title, headers, rows, caption
 
+KEPT, WORSE = 1.03, 1.25  # ratios to the training length: holds up to, fails beyond
 COSTS = {
     "params": "params: positional ones, with their learning-rate multiplier",
     "tok/s": "tok/s: of training",

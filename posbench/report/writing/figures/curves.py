@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator, PercentFor
 from numpy.typing import NDArray
 
 from posbench.evaluation.statistics import Interval
-from posbench.report.writing.figures import place_labels as labels
+from posbench.report.writing.figures import place_labels
 from posbench.report.writing.figures.styles import SMALL, TINY, WIDTH, Line, Theme
 
 HEIGHT = 3.0  # inches, of the panel
@@ -48,7 +48,7 @@ def panel(names: Sequence[str], lines: dict[str, Line], note: str) -> tuple[Figu
     """Axes, a legend below where names are many, and a note below that."""
     legend = names if len(names) > DIRECT else ()
     columns = max(1, min(4, 100 // (6 + max(map(len, names)))))
-    told = labels.wrap(note, NOTE)
+    told = place_labels.wrap(note, NOTE)
     below = 0.14 + 0.115 * (told.count("\n") + 1)
     middle = 0.1 + 0.14 * math.ceil(len(legend) / columns) if legend else 0.0
     height = HEIGHT + middle + below
@@ -57,7 +57,7 @@ def panel(names: Sequence[str], lines: dict[str, Line], note: str) -> tuple[Figu
     if legend:
         figure.legend(
             [handle(lines[name]) for name in legend],
-            [labels.wrap(name, 60) for name in legend],
+            [place_labels.wrap(name, 60) for name in legend],
             loc="lower center",
             bbox_to_anchor=(0.5, below / height),
             borderaxespad=0,
@@ -96,15 +96,15 @@ def _finite(value: float | None) -> float:
 def name_ends(axes: Axes, curves: Sequence[Curve], lines: dict[str, Line], theme: Theme) -> None:
     """Names beside the curves, unless they stand in a legend."""
     if len(curves) > DIRECT:
-        labels.lay_out(axes)
+        place_labels.lay_out(axes)
         return
     ends = {curve.name: (x, y.value) for curve in curves for x, y in curve.known[-1:]}
     last = max(x for x, _ in ends.values())
     outer = {name: end for name, end in ends.items() if end[0] == last}
     inner = {name: end for name, end in ends.items() if end[0] < last}
-    labels.at_ends(axes, outer, lines)
+    place_labels.at_ends(axes, outer, lines)
     drawn = np.concatenate([_along(axes, curve) for curve in curves])
-    labels.at_points(axes, inner, lines, theme, drawn)
+    place_labels.at_points(axes, inner, lines, theme, drawn)
 
 
 def _along(axes: Axes, curve: Curve) -> NDArray[np.float64]:
@@ -198,10 +198,10 @@ def dots(axes: Axes, points: Sequence[Curve], lines: dict[str, Line]) -> None:
 
 def name_points(axes: Axes, points: Sequence[Curve], lines: dict[str, Line], theme: Theme) -> None:
     """Names beside the points, unless they stand in a legend."""
-    labels.lay_out(axes)
+    place_labels.lay_out(axes)
     if len(points) <= DIRECT:
         places = {each.name: (x, y.value) for each in points for x, y in each.known}
-        labels.at_points(axes, places, lines, theme, np.array([*places.values()]))
+        place_labels.at_points(axes, places, lines, theme, np.array([*places.values()]))
 
 
 def speeds(axes: Axes, found: Sequence[float]) -> None:

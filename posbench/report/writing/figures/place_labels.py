@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from posbench.report.writing.figures.styles import Line, Theme, clean
+from posbench.report.writing.spread import spread
 
 Boxes = NDArray[np.float64]
 LONG = 26  # characters: a longer name breaks its lines
@@ -28,34 +28,6 @@ def wrap(words: str, width: int = LONG) -> str:
     """Lines of so many columns; a Chinese letter takes two."""
     lines = Text(clean(words)).wrap(Console(width=width), width)
     return "\n".join(line.plain.rstrip() for line in lines)
-
-
-def spread(
-    wanted: Sequence[float], heights: Sequence[float], low: float, high: float
-) -> list[float]:
-    """Centres of labels that do not overlap, as near `wanted` as possible, in low .. high.
-
-    Least squares by pooling neighbours (isotonic regression), then the bounds.
-    """
-    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
-    stacked, above = [], 0.0
-    for place, i in enumerate(order):
-        above += (heights[order[place - 1]] + heights[i]) / 2 if place else 0
-        stacked.append(above)
-    pools: list[tuple[float, int]] = []
-    for i, offset in zip(order, stacked, strict=True):
-        total, count = wanted[i] - offset, 1
-        while pools and pools[-1][0] / pools[-1][1] > total / count:
-            total, count = total + pools[-1][0], count + pools[-1][1]
-            pools.pop()
-        pools.append((total, count))
-    means = [total / count for total, count in pools for _ in range(count)]
-    least = low + heights[order[0]] / 2
-    most = max(least, high - heights[order[-1]] / 2 - above)
-    made = [0.0] * len(order)
-    for i, mean, offset in zip(order, means, stacked, strict=True):
-        made[i] = min(max(mean, least), most) + offset
-    return made
 
 
 def at_ends(axes: Axes, ends: dict[str, tuple[float, float]], lines: dict[str, Line]) -> None:

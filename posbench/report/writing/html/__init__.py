@@ -24,8 +24,7 @@ from posbench.report.writing.html.grids import Column, Grid
 from posbench.report.writing.html.marks import Mark
 from posbench.report.writing.html.picture import FULL, HALF, PHONE
 from posbench.report.writing.html.wording import slug
-from posbench.report.writing.terminal import KEPT, WORSE
-from posbench.report.writing.wording import Extra
+from posbench.report.writing.wording import KEPT, WORSE, Extra
 
 
 @dataclass(frozen=True)

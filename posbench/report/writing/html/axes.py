@@ -80,20 +80,3 @@ def thinned(
         if all(at(b) - at(a) >= (room(a) + room(b)) / 2 for a, b in pairwise(kept)):
             return kept
     return list(values[:1])
-
-
-def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """The places nearest to those wanted, ascending, that are a gap apart, within low .. high.
-
-    Least squares under an order: pools of neighbours (isotonic regression).
-    """
-    pools: list[tuple[float, int]] = []  # mean, count
-    for index, place in enumerate(wanted):
-        mean, count = place - index * gap, 1
-        while pools and pools[-1][0] > mean:
-            other, size = pools.pop()
-            mean, count = (mean * count + other * size) / (count + size), count + size
-        pools.append((mean, count))
-    flat = [mean for mean, count in pools for _ in range(count)]
-    last = high - gap * (len(flat) - 1)
-    return [max(low, min(last, place)) + index * gap for index, place in enumerate(flat)]

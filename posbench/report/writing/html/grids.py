@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from posbench.evaluation.statistics import Interval
 from posbench.report.comparing.comparison import Cell, Comparison, ProbeTable, Reach, Row
 from posbench.report.writing.html.wording import percent
-from posbench.report.writing.terminal import KEPT, WORSE
-from posbench.report.writing.wording import ends, number
+from posbench.report.writing.wording import KEPT, WORSE, ends, number
 
 SIGNS = {"holds": "", "worse": " ↑", "fails": " ↑↑", "": ""}  # colour is not all that tells
 MEASURES = {

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from xml.etree.ElementTree import Element, SubElement
 
-from posbench.report.writing.html import axes
 from posbench.report.writing.html.axes import Scale
 from posbench.report.writing.html.charts import Chart, Line, Point
 from posbench.report.writing.html.marks import Mark
 from posbench.report.writing.html.wording import printable, shorten, width
+from posbench.report.writing.spread import spread
 
 FONT, GAP = 12.0, 15.0  # GAP: from one line of text to the next
 SAMPLE = 34.0  # a piece of line in the legend
@@ -57,7 +57,8 @@ def _at_ends(group: Element, lines: list[Line], frame: Frame) -> None:
     """Names of lines that end at one x, moved apart; a leader joins each name to its line."""
     lines = sorted(lines, key=lambda line: frame.at(line.points[-1])[1])
     ends = [frame.at(line.points[-1]) for line in lines]
-    places = axes.spread([y for _, y in ends], GAP, frame.y.end, frame.y.start)
+    top, bottom = frame.y.end - GAP / 2, frame.y.start + GAP / 2
+    places = spread([y for _, y in ends], [GAP] * len(ends), top, bottom)
     for line, (x, y), place in zip(lines, ends, places, strict=True):
         owner = frame.owned(group, "named", line)
         path = f"M{x + 6:.1f} {y:.1f}L{x + 14:.1f} {place:.1f}"
