@@ -19,6 +19,7 @@ from posbench.hydra_app.command import command
 from posbench.machine import distributed, runtime
 from posbench.machine.files import require_own_below
 from posbench.model import from_config
+from posbench.objectives import objective
 from posbench.report.show import show_runs
 from posbench.runs import mirror
 from posbench.runs.checks import check_evaluation
@@ -66,7 +67,7 @@ def evaluate(node: DictConfig) -> None:
             raise UserError(
                 f"{folder.path}: was trained on another version of corpus {corpus.name}"
             )
-        check_evaluation(config.eval, corpus)
+        check_evaluation(config.eval, corpus, objective(config).two_sided)
         model = from_config.model(config, corpus.vocabulary)
         checkpoint.load_model(weights, model)
     with console.status("evaluating") as status:

@@ -18,6 +18,7 @@ MOVED = {
 }
 
 CAUSAL = "posbench.objectives.Causal"  # what all runs were once
+FOLDS = 7  # of masked models, which there were none
 
 # Keys that these classes were given later, each with the value that they had without it.
 ADDED = {
@@ -43,6 +44,8 @@ def as_of_now(settings: dict[str, Any]) -> dict[str, Any]:
                 named.setdefault(f"{group}{dot}{new}", was)
         else:
             named[key] = value
+    if {"protocols", "batch_tokens"} <= settings.keys():
+        named.setdefault("folds", FOLDS)
     if {"encoding", "train"} <= settings.keys():
         named.setdefault("objective", {"_target_": CAUSAL})
     elif {"encoding._target_", "train.length"} <= settings.keys():

@@ -28,9 +28,9 @@ import torch
 from numpy.typing import NDArray
 
 from posbench.errors import UserError
-from posbench.evaluation.protocols import Documents
 from posbench.evaluation.results import ProbeResult
 from posbench.evaluation.score import measuring
+from posbench.evaluation.windows import Documents
 from posbench.machine.distributed import ALONE, World
 from posbench.model.transformer import Transformer
 

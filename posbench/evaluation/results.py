@@ -19,7 +19,7 @@ import numpy as np
 
 from posbench.config import checks
 from posbench.errors import UserError
-from posbench.evaluation.protocols import Window
+from posbench.evaluation.windows import Window
 from posbench.machine.files import append_row, read_rows, replacing, require_own
 
 DAMAGED = (OSError, EOFError, KeyError, ValueError, TypeError, MemoryError, NotImplementedError)
@@ -131,7 +131,8 @@ def save_losses(
     """Write arrays losses [N] and windows [W, 5] for `read_losses`; None deletes earlier ones.
 
     A window's columns are document, start, length, scored and memory: its losses are the next
-    `scored` ones, of the last so many positions of `length`.
+    `scored` ones, of the last so many positions of `length`. Of a masked model's windows there are
+    arrays of where each token stands instead, as in TokenLosses.
     """
     path = _losses_path(folder, result)
     require_own(path.parent)
@@ -139,9 +140,16 @@ def save_losses(
         path.unlink(missing_ok=True)
         return
     path.parent.mkdir(exist_ok=True)
-    places = np.array([dataclasses.astuple(window) for window in windows])
     with replacing(path) as temporary, temporary.open("wb") as file:
-        np.savez(file, losses=losses.astype(np.float32), windows=places)
+        name, array = _where(windows)
+        np.savez(file, allow_pickle=False, **{"losses": losses.astype(np.float32), name: array})
+
+
+def _where(windows: Sequence[Window]) -> tuple[str, np.ndarray]:
+    if type(windows[0]) is Window:
+        return "windows", np.array([dataclasses.astuple(window) for window in windows])
+    told = [(w.document, at, w.length - 1) for w in windows for at in w.places()]
+    return "places", np.array(told, dtype=np.int64)
 
 
 def read_losses(folder: Path, result: Result) -> TokenLosses | None:
@@ -152,7 +160,10 @@ def read_losses(folder: Path, result: Result) -> TokenLosses | None:
     try:
         _require_flat(path)
         with np.load(path, allow_pickle=False) as kept:
-            losses, windows = kept["losses"].astype(np.float64), kept["windows"]
+            losses = kept["losses"].astype(np.float64)
+            if "places" in kept:
+                return _at_places(losses, kept["places"], result)
+            windows = kept["windows"]
         _require_losses(losses, windows, result)
     except (*DAMAGED, zipfile.BadZipFile) as error:
         raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
@@ -166,6 +177,16 @@ def read_losses(folder: Path, result: Result) -> TokenLosses | None:
         distances=start[row] + inside,
         contexts=inside + memory[row],
     )
+
+
+def _at_places(losses: np.ndarray, places: np.ndarray, result: Result) -> TokenLosses:
+    """Raise ValueError for arrays that are not the losses of a result."""
+    if losses.shape != (result.tokens,) or not np.isfinite(losses).all():
+        raise ValueError(f"not the losses of {result.tokens} tokens")
+    whole = places.shape == (len(losses), 3) and places.dtype == np.int64
+    if not whole or (places < 0).any() or (places >= 2**40).any():
+        raise ValueError("not the places of these losses")
+    return TokenLosses(losses, *places.T)
 
 
 def _require_flat(path: Path) -> None:

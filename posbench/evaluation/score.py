@@ -22,8 +22,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from posbench.config import EvalConfig
-from posbench.evaluation.protocols import PROTOCOLS, Documents, EvaluationProtocol, Window
+from posbench.evaluation.masked import Pass
+from posbench.evaluation.protocols import protocol
 from posbench.evaluation.results import Result
+from posbench.evaluation.windows import Documents, EvaluationProtocol, Window
 from posbench.machine.distributed import ALONE, World
 from posbench.machine.runtime import peak_memory, reset_peak_memory
 from posbench.model.transformer import Transformer
@@ -51,10 +53,10 @@ def evaluate(
     each token of each document, where the corpus has words.
     """
     for name in config.protocols:
-        protocol = PROTOCOLS[name](config)
+        chosen = protocol(name, config, model.shape.two_sided)
         for length in config.lengths:
             yield _evaluate(
-                model, documents, byte_lengths, config, device, words, world, protocol, length
+                model, documents, byte_lengths, config, device, words, world, chosen, length
             )
 
 
@@ -114,6 +116,8 @@ def _not_finite(
     parts = np.split(losses, np.cumsum([window.scored for window in windows])[:-1])
     bad = {w: ~np.isfinite(part) for w, part in zip(windows, parts, strict=True)}
     broken = {window: int(part.argmax()) for window, part in bad.items() if part.any()}
+    if model.shape.two_sided:  # each token sees all others: no position is the first to break
+        return f"the loss is no number in {len(broken):,} of {len(windows):,} windows"
     first = _first_broken(model, documents, windows, broken, device)
     counted = f"{len(broken):,} of {len(windows):,} windows"
     return f"the loss is no number in {counted} from position {first:,}"
@@ -236,6 +240,9 @@ def _states(
     memory = max(window.memory for batch in unit for window in batch)
     past: dict[int, list[Tensor]] = {}  # document -> each layer's [M, D]
     for batch in unit:
+        if model.shape.two_sided:
+            yield _masked_states(model, documents, batch, device)
+            continue
         rows = [documents[w.document][w.start : w.start + w.length + 1] for w in batch]
         tokens = torch.from_numpy(np.stack(rows).astype(np.int64)).to(device)
         recalled = [past[w.document] for w in batch if w.document in past]
@@ -245,6 +252,25 @@ def _states(
             past[window.document] = [layer[row] for layer in after]
         scored = batch[0].scored
         yield states[:, -scored:].flatten(0, 1), tokens[:, -scored:].flatten()
+
+
+def _masked_states(
+    model: Transformer, documents: Documents, batch: Sequence[Window], device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Final states [N, D] and targets [N] of the scored tokens of a batch of passes."""
+    mask = model.tokens.num_embeddings - 1
+    inputs, targets, rows, states_at = [], [], [], []
+    for row, window in enumerate(batch):
+        assert isinstance(window, Pass)
+        document, places = documents[window.document], window.targets()
+        inputs.append(window.tokens(document, mask))
+        targets.append(document[places])
+        states_at.append(places - window.start)
+        rows.append(np.full(len(places), row))
+    states, _ = model(torch.from_numpy(np.stack(inputs).astype(np.int64)).to(device))
+    at = (torch.from_numpy(np.concatenate(each)).to(device) for each in (rows, states_at))
+    wanted = torch.from_numpy(np.concatenate(targets).astype(np.int64)).to(device)
+    return states[tuple(at)], wanted
 
 
 def _chunks(parts: Iterable[tuple[Tensor, Tensor]], rows: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -295,21 +321,22 @@ def _batches(
 ) -> Iterator[list[Window]]:
     """Neighbouring windows of one shape, as many as batch_tokens allows, at least one."""
     batch: list[Window] = []
+    before: tuple[int, int] | None = None
     for window in windows:
-        shape = (window.length, window.scored)
+        shape = (window.length, window.scored if type(window) is Window else 0)
         full = len(batch) >= max(1, batch_tokens // (memory + window.length))
-        if batch and (full or shape != (batch[0].length, batch[0].scored)):
+        if batch and (full or shape != before):
             yield batch
             batch = []
         batch.append(window)
+        before = shape
     if batch:
         yield batch
 
 
 def _hash(windows: Sequence[Window], ids: np.ndarray) -> str:
     """Sixteen hex digits that name the scored tokens: where they stand and what they are."""
-    slices = [(window.document, window.targets()) for window in windows]
-    places = [(document, at) for document, s in slices for at in range(s.start, s.stop)]
+    places = [(window.document, at) for window in windows for at in window.places()]
     digest = hashlib.sha256(np.array(places, dtype=np.int64).tobytes())
     digest.update(ids.astype(np.int64).tobytes())
     return digest.hexdigest()[:16]

@@ -64,9 +64,17 @@ def _check_place(run: RunConfig) -> None:
         )
 
 
-def check_evaluation(config: EvalConfig, corpus: Corpus) -> None:
-    """Raise UserError for settings of the evaluation that would fail after training."""
+def check_evaluation(config: EvalConfig, corpus: Corpus, two_sided: bool) -> None:
+    """Raise UserError for settings of the evaluation that would fail after training.
+
+    two_sided: whether the model is a masked one.
+    """
     documents = corpus.documents("test")
-    protocols.check(config, documents)
+    protocols.check(config, documents, two_sided)
+    if two_sided and config.probes:
+        raise UserError(
+            f"eval.probes={config.probes}: they ask for the next token, which a masked model does "
+            "not predict; eval.probes=[]"
+        )
     names, distances, trials = config.probes, config.probe_distances, config.probe_trials
     probes.check(documents, corpus.vocabulary, names, distances, trials)

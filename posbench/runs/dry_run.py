@@ -23,6 +23,7 @@ from posbench.errors import UserError
 from posbench.evaluation import protocols
 from posbench.evaluation.score import score
 from posbench.machine import runtime
+from posbench.objectives import objective
 from posbench.runs.checks import check_evaluation
 from posbench.runs.run import make_trainer, validated
 from posbench.runs.run_folder import RunFolder
@@ -102,7 +103,7 @@ def _measure(config: Config) -> Cost:
     runtime.keep_freed_memory()
     runtime.set_threads(config.runtime.threads)
     corpus = build_corpus(config)
-    check_evaluation(config.eval, corpus)
+    check_evaluation(config.eval, corpus, objective(config).two_sided)
     runtime.reset_peak_memory(device)
     trainer = make_trainer(config, corpus, device, dtype)
     torch.manual_seed(config.seed)
@@ -121,7 +122,7 @@ def _evaluation(trainer: Trainer, corpus: Corpus, config: Config) -> float:
     total, documents = 0.0, corpus.documents("test")
     limit = trainer.model.encoding.max_length
     for name in config.eval.protocols:
-        protocol = protocols.PROTOCOLS[name](config.eval)
+        protocol = protocols.protocol(name, config.eval, trainer.objective.two_sided)
         for length in config.eval.lengths:
             if limit is not None and length > limit:
                 continue

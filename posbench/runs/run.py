@@ -26,6 +26,7 @@ from posbench.machine.distributed import ALONE, World
 from posbench.machine.files import read_rows, write_json
 from posbench.model import footprint, from_config
 from posbench.model.transformer import Transformer
+from posbench.objectives import objective
 from posbench.runs import mirror, tuning
 from posbench.runs.checks import check, check_evaluation
 from posbench.runs.run_folder import RunFolder
@@ -72,7 +73,7 @@ def run(config: Config, console: Console) -> RunFolder:
         shown.phase("corpus")
         with world.together():
             corpus = build_corpus(config, lambda what: shown.phase(f"corpus: {what}"))
-            check_evaluation(config.eval, corpus)
+            check_evaluation(config.eval, corpus, objective(config).two_sided)
             model = f"width {config.model.width}, {config.model.layers} layers"
             with runtime.memory_for(f"the model, {model}", "try a smaller one"):
                 trainer = make_trainer(config, corpus, device, dtype, world)

@@ -24,6 +24,7 @@ from posbench.evaluation import protocols
 from posbench.evaluation.score import evaluate
 from posbench.machine import provenance, runtime
 from posbench.model import from_config
+from posbench.objectives import objective
 from posbench.runs import run, tuning
 from posbench.runs.checks import check
 from posbench.runs.tuning import Record, Trial, Values
@@ -51,7 +52,7 @@ def tune(config: TuneCommand, console: Console) -> Record:
         ),
     )
     judged = _judged(config)
-    protocols.check(judged, corpus.documents("validation"))
+    protocols.check(judged, corpus.documents("validation"), objective(config).two_sided)
     with _alone(tuning.path(config)) as place:
         origin = provenance.here(device, dtype) | {"corpus_hash": corpus.hash}
         budget = _budget(config, judged, corpus)

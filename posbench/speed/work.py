@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from posbench.config import SpeedCommand
 from posbench.corpus.segments import Batch
-from posbench.evaluation.protocols import Window
+from posbench.evaluation.masked import passes
 from posbench.evaluation.score import score
+from posbench.evaluation.windows import Window
 from posbench.machine import runtime
 from posbench.model import footprint, from_config
 from posbench.speed.rounds import Work
@@ -90,6 +91,9 @@ def evaluation(config: SpeedCommand, length: int, device: torch.device) -> Work:
     footprint.require_pass(f"{tokens:,} tokens", tokens, config.model, torch.float32, device)
     documents = list(random_tokens(config, windows(config, length), length + 1))
     asked = [Window(n, 0, length, scored(config, length)) for n in range(len(documents))]
+    if model.shape.two_sided:
+        first = length - scored(config, length)
+        asked = [passes(each, first, length, length + 1, config.eval.folds)[0] for each in asked]
     return Work(lambda: score(model, documents, asked, tokens, device), tokens, warm=1)
 
 

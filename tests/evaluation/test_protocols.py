@@ -19,9 +19,11 @@ from posbench.encodings.shaw import Shaw
 from posbench.encodings.sinusoidal import Sinusoidal
 from posbench.encodings.transformer_xl import TransformerXL
 from posbench.errors import UserError
-from posbench.evaluation.protocols import PROTOCOLS, Nonoverlapping, Sliding, Stream, Window, check
+from posbench.evaluation.causal import Nonoverlapping, Sliding, Stream
+from posbench.evaluation.protocols import PROTOCOLS, check
 from posbench.evaluation.results import read_losses, save_losses
 from posbench.evaluation.score import evaluate, score
+from posbench.evaluation.windows import Window
 from posbench.model.transformer import Transformer, build
 from tests.evaluation.test_score import BYTES, CPU, documents, settings, tiny, unigram
 from tests.helpers.tolerance import close, of_model

@@ -18,8 +18,9 @@ from posbench.encodings.base import Encoding, Shape
 from posbench.encodings.learned import Learned
 from posbench.encodings.nope import NoPE
 from posbench.errors import UserError
+from posbench.evaluation.causal import FixedTargets, Nonoverlapping
 from posbench.evaluation.probes import probe
-from posbench.evaluation.protocols import PROTOCOLS, FixedTargets, Nonoverlapping, check
+from posbench.evaluation.protocols import PROTOCOLS, check
 from posbench.evaluation.results import Result
 from posbench.evaluation.score import evaluate, score
 from posbench.model.transformer import Transformer, build

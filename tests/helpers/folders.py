@@ -10,8 +10,8 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from posbench.evaluation import results
-from posbench.evaluation.protocols import Window
 from posbench.evaluation.results import Result
+from posbench.evaluation.windows import Window
 from posbench.machine.files import write_json, write_text
 
 LENGTHS = (128, 256, 512, 1024, 2048)

@@ -24,8 +24,9 @@ from posbench.encodings import Shape
 from posbench.encodings.alibi import ALiBi
 from posbench.errors import UserError
 from posbench.evaluation import results
-from posbench.evaluation.protocols import Sliding, Stream, Window
+from posbench.evaluation.causal import Sliding, Stream
 from posbench.evaluation.score import score
+from posbench.evaluation.windows import Window
 from posbench.machine import distributed
 from posbench.machine.distributed import World
 from posbench.machine.files import read_rows
