@@ -152,7 +152,14 @@ def planned(encoding: Encoding, span: Span) -> Plan:
         block,
         two_sided=span.two_sided,
         lowest=lowest,
+        ahead=_ahead(span),
     )
+
+
+def _ahead(span: Span) -> int:
+    """Keys after the last query's own: a block of a two-sided window has some."""
+    block = span.two_sided and span.whole is not None
+    return len(span.keys) - 1 - int(span.own[-1]) if block else 0
 
 
 def _reach(keys: int, clip: int | None) -> int:

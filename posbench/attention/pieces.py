@@ -62,7 +62,7 @@ class Plan:
     from which on every table is constant, and below its negative in a two-sided model; None if
     there is none or it cannot be used. block: queries at a time; tile: columns at a time, None for
     all, as whole rows need where none of a tile may be seen. lowest: the distance of the tables'
-    first entry.
+    first entry. ahead: keys after the last query's own, in a block of a two-sided window.
     """
 
     queries: int
@@ -75,6 +75,12 @@ class Plan:
     tile: int | None = None
     two_sided: bool = False
     lowest: int = 0
+    ahead: int = 0
+
+    @property
+    def end(self) -> int:
+        """n of query 0 and column 0, negated."""
+        return self.queries - 1 + self.ahead
 
     def blocks(self) -> Iterator[list[Piece]]:
         """Each block's pieces: near ones, the first of a causal model with every row's own key,
@@ -87,8 +93,8 @@ class Plan:
         return self if self.hidden is None else dataclasses.replace(self, hidden=self.hidden[rows])
 
     def _pieces(self, first: int, last: int) -> Iterator[Piece]:
-        own = self.queries - 1 - first  # the column of the first query's own key
-        start, end = self.queries - last, self.keys
+        own = self.end - first  # the column of the first query's own key
+        start, end = self.end + 1 - last, self.keys
         nearest = start
         if self.two_sided:
             start = 0 if self.window is None else max(0, start + 1 - self.window)
@@ -104,5 +110,5 @@ class Plan:
             yield self._piece(first, last, start, nearest, far=-1)
 
     def _piece(self, first: int, last: int, start: int, end: int, far: int = 0) -> Piece:
-        distance = first + start - (self.queries - 1)
+        distance = first + start - self.end
         return Piece(slice(first, last), slice(start, end), distance, far)

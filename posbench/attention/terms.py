@@ -66,7 +66,7 @@ def logits(t: Terms, piece: Piece, scale: float, mask: Tensor) -> Tensor:
 def whole_mask(bias: Tensor | None, plan: Plan, q: Tensor) -> Tensor:
     """What a bias [H, M], causality and the window add to the dot products of q, keys in their own
     order: [H or 1, T, S]."""
-    piece = Piece(slice(0, plan.queries), slice(0, plan.keys), 1 - plan.queries)
+    piece = Piece(slice(0, plan.queries), slice(0, plan.keys), -plan.end)
     return _row(bias, piece, plan, q).unfold(-1, piece.width, 1).flip(-1)
 
 

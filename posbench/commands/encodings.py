@@ -26,11 +26,13 @@ HEADERS = {
     "scores": "any",
 }
 PAPER = "paper (arXiv)"
+SIDES = {"causal": "", "both": "●", "both, unpublished": "○"}
 LEGEND = """
 ● filled. in: added to the input; rot: q and k rotated or scaled, or a content bias; p→p: bias by
 distance; i,j: bias by both positions; c→p: content to position; p→c: position to content; val:
-values; dec: decay by the tokens passed; any: a function of the logits. memory: tokens of the
-segment before; longest: window in tokens"""
+values; dec: decay by the tokens passed; any: a function of the logits. both: serves masked models,
+which see both sides (○ not published in one). memory: tokens of the segment before; longest:
+window in tokens"""
 
 
 @command("train")
@@ -41,7 +43,16 @@ def main(node: DictConfig) -> None:
             rows.append([name, *_cells(from_config.encoding_of(config))])
         except UserError as error:
             unfit.append(f"{name}: {error}")
-    columns = ["encoding", *HEADERS.values(), "memory", "params", "kernel", "longest", PAPER]
+    columns = [
+        "encoding",
+        *HEADERS.values(),
+        "both",
+        "memory",
+        "params",
+        "kernel",
+        "longest",
+        PAPER,
+    ]
     title, left = f"Encodings, at {_size(node)}", ("kernel", PAPER)
     Console().print(
         Fitted(columns, [rows], title, " ".join(LEGEND.split()), left=left), *unfit, sep="\n"
@@ -52,6 +63,7 @@ def _cells(encoding: Encoding) -> list[str]:
     kernels = {attention.choose(each.part) for each in cells.served(encoding)}
     return [
         *("●" if cells.fills(encoding, cell) else "" for cell in HEADERS),
+        SIDES[encoding.directions],
         str(encoding.memory_length or ""),
         f"{sum(p.numel() for p in encoding.parameters()):,}",
         ", ".join(sorted(kernels)),

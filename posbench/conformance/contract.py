@@ -48,7 +48,8 @@ def shapes_and_dtypes(subject: Subject) -> str:
     """Methods by distance return the documented shapes, at least float32; outputs are like v."""
     encoding = subject.encoding(torch.float32)
     sizes = {"H": subject.shape.heads, "M": 5, "d": subject.shape.head_width}
-    distance = torch.arange(5, device=subject.device)
+    first = -2 if subject.shape.two_sided else 0
+    distance = torch.arange(first, first + 5, device=subject.device)
     for layer in subject.layers:
         part, number = encoding.at(layer)
         for name, expected in HOOKS.items():
@@ -92,15 +93,16 @@ def clip_is_kept(subject: Subject) -> str:
         if type(part.clip) is not int or part.clip < 0:
             raise Broken(f"clip = {part.clip}: a distance is a whole number of at least 0")
         clips.add(part.clip)
-        _check_clip(part, number, part.clip, subject)
+        for sign in (1, -1) if subject.shape.two_sided else (1,):
+            _check_clip(part, number, part.clip, sign, subject)
     if not clips:
         raise NotApplicable("no clip")
     return ", ".join(str(clip) for clip in sorted(clips))
 
 
-def _check_clip(part: Encoding, number: int, clip: int, subject: Subject) -> None:
+def _check_clip(part: Encoding, number: int, clip: int, sign: int, subject: Subject) -> None:
     count = min(4 * clip + 9, clip + BEYOND, part.max_length or clip + BEYOND)
-    distance = torch.arange(count, device=subject.device)
+    distance = sign * torch.arange(count, device=subject.device)
     for name in HOOKS:
         found = getattr(part, name)(distance, number)
         if found is None or count <= clip:
@@ -109,7 +111,7 @@ def _check_clip(part: Encoding, number: int, clip: int, subject: Subject) -> Non
         changed = ~same.transpose(0, 1).flatten(1).all(1)
         if bool(changed.any()):
             first = clip + int(changed.nonzero()[0])
-            raise Broken(f"clip = {clip}, but {name} changes at distance {first}")
+            raise Broken(f"clip = {clip}, but {name} changes at distance {sign * first}")
 
 
 def same_seed_same_bits(subject: Subject) -> str:

@@ -125,7 +125,8 @@ class Subject:
         part = encoding.at(layer)[0]
         if part.max_length is not None and keys > part.max_length:
             raise NotApplicable(f"a window of {keys} is refused: the longest is {part.max_length}")
-        return part.place(Span.window(queries, keys - queries, self.device))
+        two_sided = self.shape.two_sided
+        return part.place(Span.window(queries, keys - queries, self.device, two_sided=two_sided))
 
 
 def attend(kernel: str, inputs: Inputs, encoding: Encoding, layer: int, span: Span) -> Tensor:

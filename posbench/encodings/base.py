@@ -163,8 +163,9 @@ class Encoding(nn.Module):
     """Whether shifting all positions of a window leaves the attention unchanged."""
 
     directions: str = "causal"
-    """Which models it is defined for: "causal", those that see the past alone; "both", two-sided
-    ones too, as published; "both, unpublished": its formula covers them, but no paper tried."""
+    """Which distances its methods read. "causal": n >= 0 alone, so no two-sided model can have it;
+    "both": negative ones too, as published; "both, unpublished": its formula covers them, but it
+    was published for decoders alone."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()

@@ -39,7 +39,25 @@ def encoding(settings: dict[str, Any], model: Shape) -> Encoding:
     Shape to an Encoding. Raises UserError for a class that cannot be imported or is no Encoding, a
     key that its constructor does not have, and a value that it refuses.
     """
-    return _maker(settings, "encoding")(model)
+    made = _maker(settings, "encoding")(model)
+    for layer in range(model.layers if model.two_sided else 0):
+        _require_two_sided(made.at(layer)[0])
+    return made
+
+
+def _require_two_sided(encoding: Encoding) -> None:
+    """Raise UserError for an encoding whose queries must not see the keys after them."""
+    name = type(encoding).__name__
+    if encoding.directions == "causal":
+        raise UserError(
+            f"encoding: {name} is defined for the past alone (its attribute `directions`), so no "
+            "masked model can have it; use objective=causal or another encoding"
+        )
+    if encoding.memory_length:
+        raise UserError(
+            f"encoding.memory_length={encoding.memory_length}: {name}'s memory is of the past, "
+            "and a masked model has none; set it to 0"
+        )
 
 
 def encoding_of(config: Config) -> Encoding:

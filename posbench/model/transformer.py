@@ -78,9 +78,6 @@ class Transformer(nn.Module):
         self.shape = shape
         self.dropout = dropout
         self.serving = [encoding.at(layer) for layer in range(shape.layers)]
-        if shape.two_sided:
-            for part, _ in self.serving:
-                _require_two_sided(part)
         self.attention = attention
         self.kernels = [choose(part, attention, None, dropout) for part, _ in self.serving]
         self.tokens = nn.Embedding(vocabulary, shape.width)
@@ -176,21 +173,6 @@ class Transformer(nn.Module):
             x[:, x.shape[1] - min(kept, x.shape[1]) :].detach()
             for x, kept in zip(inputs, keep, strict=True)
         ]
-
-
-def _require_two_sided(encoding: Encoding) -> None:
-    """Raise ValueError for an encoding whose queries must not see the keys after them."""
-    name = type(encoding).__name__
-    if encoding.directions == "causal":
-        raise ValueError(
-            f"{name} is defined for the past alone (its attribute `directions`): it serves no "
-            "two-sided model; objective=causal, or another encoding"
-        )
-    if encoding.memory_length:
-        raise ValueError(
-            f"{name}: memory_length={encoding.memory_length} is of the past alone; a two-sided "
-            "model has no memory: encoding.memory_length=0"
-        )
 
 
 def build(
