@@ -47,7 +47,7 @@ def row(config: Config) -> Row:
     train, evaluated = config.train, config.eval
     model = from_config.model(config, config.tokenizer["vocabulary"])
     step = Pass(True, train.batch, train.length, scored=train.length, itemsize=2)
-    limit = model.encoding.max_length
+    limit = model.max_length
     passes = [
         Pass(False, evaluated.blocks, length, evaluated.targets, itemsize=4)
         for length in evaluated.lengths

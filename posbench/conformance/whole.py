@@ -40,7 +40,7 @@ def causality(subject: Subject) -> str:
     Both windows are computed here, so their matrix products have the same shapes.
     """
     model = _lively(subject)
-    length = min(300, model.encoding.max_length or 300)
+    length = min(300, model.max_length or 300)
     tokens = subject.tokens(length)
     chosen = model.kernels
     for kernels in (chosen, ["reference"] * len(chosen)):
@@ -82,7 +82,7 @@ def gradients(subject: Subject) -> str:
 def short_then_long(subject: Subject) -> str:
     """A window of 16 training lengths runs or is refused, and no window influences the next."""
     length = LONGER * subject.length
-    limit = subject.model().encoding.max_length
+    limit = subject.model().max_length
     short = subject.tokens(min(subject.length, 100))
     long = subject.tokens(length)[:1]
     model, fresh = _lively(subject), _states(_lively(subject), short)

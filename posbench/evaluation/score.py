@@ -74,7 +74,7 @@ def _evaluate(
     windows = protocol.windows(documents, length)
     ids = np.concatenate([documents[w.document][w.targets()] for w in windows])
     targets = _hash(windows, ids)
-    limit = model.encoding.max_length
+    limit = model.max_length
     if limit is not None and length > limit:
         reason = f"no position past {limit}"
         return Result(protocol.label, length, reason=reason, targets=targets), windows, None

@@ -132,6 +132,7 @@ def model(config: Config, vocabulary: int) -> transformer.Transformer:
             dropout=config.model.dropout,
             attention=config.model.attention,
             special=int(objective(config).masks),
+            decoder=objective(config).decoder,
         )
     except ValueError as error:
         raise UserError(str(error)) from error

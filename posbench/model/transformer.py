@@ -19,6 +19,8 @@ from posbench.attention import KERNELS, choose
 from posbench.attention.fused import takes_dropout
 from posbench.attention.precision import precise
 from posbench.encodings import Encoding, Shape, Span
+from posbench.model.decoder import EnhancedDecoder
+from posbench.objectives import DecoderSettings
 
 Memory = Sequence[Tensor]  # the inputs [B, M, D] of each layer, of the segment before
 
@@ -42,10 +44,17 @@ class Layer(nn.Module):
         self.feed_forward_in = nn.Linear(shape.width, feed_forward, bias=False)
         self.feed_forward_out = nn.Linear(feed_forward, shape.width, bias=False)
 
-    def forward(self, x: Tensor, past: Tensor | None, attend: Attend) -> Tensor:
-        """x [B, T, D], past [B, M, D] or None -> [B, T, D]."""
+    def forward(
+        self, x: Tensor, past: Tensor | None, attend: Attend, keys: Tensor | None = None
+    ) -> Tensor:
+        """x [B, T, D], past [B, M, D] or None -> [B, T, D].
+
+        keys [B, T, D], where given, are what is attended to in place of x.
+        """
         normed = self.attention_norm(x)
         context = normed if past is None else torch.cat((self.attention_norm(past), normed), 1)
+        if keys is not None:
+            context = self.attention_norm(keys)
         k, v = self.key_value(context).chunk(2, dim=-1)
         q, k, v = (self._by_head(y) for y in (self.query(normed), k, v))
         x = x + self._drop(self.attention_out(attend(q, k, v, context).transpose(1, 2).flatten(2)))
@@ -72,8 +81,10 @@ class Transformer(nn.Module):
         dropout: float = 0.0,
         attention: str = "auto",
         special: int = 0,
+        decoder: EnhancedDecoder | None = None,
     ) -> None:
         super().__init__()
+        self.decoder = decoder
         self.special = special  # the last ids, which other models of these tokens do not have
         self.shape = shape
         self.dropout = dropout
@@ -107,11 +118,24 @@ class Transformer(nn.Module):
             x = part.embed(x, span.queries)
         x = F.dropout(x.to(dtype), self.dropout, self.training)
         inputs = []
+        last = len(self.layers) - 1
         for number, layer in enumerate(self.layers):
             inputs.append(x)
             past = None if memory is None else memory[number]
-            x = layer(x, past, self._attend(number, spans))
+            attend = self._attend(number, spans)
+            if number == last and self.decoder is not None:
+                positions = torch.arange(x.shape[1], device=x.device)
+                x = self.decoder(x, positions, lambda z, c: layer(z, None, attend, c))  # noqa: B023
+            else:
+                x = layer(x, past, attend)
         return self.norm(x), self._remember(memory, inputs, keep)
+
+    @property
+    def max_length(self) -> int | None:
+        """The longest window, of the encoding and of the decoder; None: any."""
+        parts = (self.encoding, self.decoder)
+        limits = [p.max_length for p in parts if p is not None and p.max_length is not None]
+        return min(limits, default=None)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """PyTorch's hook for .to() and the like: choose the kernels for the new device."""
@@ -140,6 +164,9 @@ class Transformer(nn.Module):
     ) -> dict[Encoding, Span]:
         """Each encoding that serves a layer, and its span. Raises ValueError for one too long."""
         length = tokens.shape[1]
+        limit = None if self.decoder is None else self.decoder.max_length
+        if limit is not None and length > limit:
+            raise ValueError(f"the decoder has {limit} positions, not {length}")
         spans: dict[Encoding, Span] = {}
         for number, (part, _) in enumerate(self.serving):
             if part in spans:
@@ -185,6 +212,7 @@ def build(
     dropout: float = 0.0,
     attention: str = "auto",
     special: int = 0,
+    decoder: DecoderSettings | None = None,
 ) -> Transformer:
     """A model whose weights outside `encoding.` depend on the seed and the shape alone.
 
@@ -192,8 +220,10 @@ def build(
     model without these ids.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(_encoding_seed(seed))
+        torch.default_generator.manual_seed(_seed_of("encoding", seed))
         encoding = make_encoding(shape)
+        torch.default_generator.manual_seed(_seed_of("decoder", seed))
+        made = None if decoder is None else EnhancedDecoder(shape, decoder)
         model = Transformer(
             shape,
             vocabulary,
@@ -202,14 +232,15 @@ def build(
             dropout=dropout,
             attention=attention,
             special=special,
+            decoder=made,
         )
     initialise(model, torch.Generator().manual_seed(seed))
     return model
 
 
-def _encoding_seed(seed: int) -> int:
+def _seed_of(part: str, seed: int) -> int:
     """A seed for the encoding: with the model's own, positions would copy token embeddings."""
-    return int.from_bytes(hashlib.sha256(f"encoding {seed}".encode()).digest()[:4])
+    return int.from_bytes(hashlib.sha256(f"{part} {seed}".encode()).digest()[:4])
 
 
 @torch.no_grad()
@@ -226,7 +257,7 @@ def initialise(model: Transformer, generator: torch.Generator) -> None:
     """
     depth = (2 * model.shape.layers) ** -0.5
     for name, parameter in model.named_parameters():
-        if name.startswith("encoding.") or parameter.dim() < 2:
+        if name.startswith(("encoding.", "decoder.")) or parameter.dim() < 2:
             continue  # norms start as ones and zeros
         std = parameter.shape[1] ** -0.5
         if name.endswith("_out.weight"):

@@ -4,9 +4,17 @@ May import config, machine and errors. A new objective is a class here and a yam
 conf/objective.
 """
 
-from posbench.objectives.base import Example, Objective, Vocabulary
+from posbench.objectives.base import DecoderSettings, Example, Objective, Vocabulary
 from posbench.objectives.causal import Causal
 from posbench.objectives.from_config import objective
 from posbench.objectives.masked import Masked
 
-__all__ = ["Causal", "Example", "Masked", "Objective", "Vocabulary", "objective"]
+__all__ = [
+    "Causal",
+    "DecoderSettings",
+    "Example",
+    "Masked",
+    "Objective",
+    "Vocabulary",
+    "objective",
+]

@@ -43,6 +43,17 @@ class Vocabulary:
         return self.size - 1
 
 
+@dataclass(frozen=True)
+class DecoderSettings:
+    """Of the enhanced mask decoder, model/decoder.py."""
+
+    passes: int
+    query: str
+    positions: str
+    max_length: int
+    beyond: str
+
+
 class Objective(ABC):
     """From windows to examples, and whether a token may see what comes after it."""
 
@@ -50,6 +61,9 @@ class Objective(ABC):
 
     masks: bool = False
     """Whether the vocabulary needs a MASK token."""
+
+    decoder: DecoderSettings | None = None
+    """Of the model's enhanced mask decoder, if it has one."""
 
     def require(self, length: int, vocabulary: Vocabulary) -> None:  # noqa: B027 (all can be used)
         """Raise UserError where windows of so many tokens, or such tokens, cannot be used."""

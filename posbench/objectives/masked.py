@@ -14,20 +14,33 @@ from __future__ import annotations
 import numpy as np
 
 from posbench.errors import UserError
-from posbench.objectives.base import Example, Ids, Objective, Vocabulary
+from posbench.objectives.base import DecoderSettings, Example, Ids, Objective, Vocabulary
 
 TAG = 0x6D61736B  # "mask": apart from other seeds
 BYTES = 258  # 256, BOS and MASK: of a vocabulary of bytes
 
 
 class Masked(Objective):
-    """share of the tokens are chosen; of these `masked` become MASK, `random` another token."""
+    """share of the tokens are chosen; of these `masked` become MASK, `random` another token.
+
+    decoder="enhanced" and the keys after it are of model/decoder.py.
+    """
 
     two_sided = True
     masks = True
 
     def __init__(
-        self, share: float = 0.15, masked: float = 0.8, random: float = 0.1, spans: int = 1
+        self,
+        share: float = 0.15,
+        masked: float = 0.8,
+        random: float = 0.1,
+        spans: int = 1,
+        decoder: str = "plain",
+        passes: int = 2,
+        query: str = "positions",
+        positions: str = "learned",
+        max_length: int = 512,
+        beyond: str = "refuse",
     ) -> None:
         if not 0 < share < 1:
             raise ValueError(f"objective.share={share} must lie between 0 and 1")
@@ -37,6 +50,17 @@ class Masked(Objective):
             )
         if spans < 1:
             raise ValueError(f"objective.spans={spans} must be at least 1")
+        for key, value, choices in (
+            ("decoder", decoder, ("plain", "enhanced")),
+            ("query", query, ("positions", "both")),
+            ("positions", positions, ("learned", "sinusoidal")),
+        ):
+            if value not in choices:
+                raise ValueError(f"objective.{key}={value}: choose {' or '.join(choices)}")
+        if not 1 <= passes <= 16:
+            raise ValueError(f"objective.passes={passes} must lie in 1 .. 16")
+        if decoder == "enhanced":
+            self.decoder = DecoderSettings(passes, query, positions, max_length, beyond)
         self.share, self.masked, self.random, self.spans = share, masked, random, spans
 
     def count(self, length: int) -> int:

@@ -120,7 +120,7 @@ def _measure(config: Config) -> Cost:
 def _evaluation(trainer: Trainer, corpus: Corpus, config: Config) -> float:
     """Seconds of all protocols and lengths, each from its first batch of windows."""
     total, documents = 0.0, corpus.documents("test")
-    limit = trainer.model.encoding.max_length
+    limit = trainer.model.max_length
     for name in config.eval.protocols:
         protocol = protocols.protocol(name, config.eval, trainer.objective.two_sided)
         for length in config.eval.lengths:

@@ -129,7 +129,7 @@ def make_trainer(
     Raises UserError for an encoding with too few positions and fewer windows than processes.
     """
     model = from_config.model(config, corpus.vocabulary).to(device)
-    limit = model.encoding.max_length
+    limit = model.max_length
     if limit is not None and config.train.length > limit:
         raise UserError(
             f"encoding ({type(model.encoding).__name__}) has {limit} positions, fewer than "
@@ -260,6 +260,9 @@ def summarise(trainer: Trainer, folder: Path, corpus: Corpus) -> dict[str, Any]:
         "tokenizer": type(corpus.tokenizer).__name__,
         "parameters": sum(p.numel() for p in model.parameters()),
         "positional_parameters": sum(p.numel() for p in model.encoding.parameters()),
+        "objective_parameters": 0
+        if model.decoder is None
+        else sum(p.numel() for p in model.decoder.parameters()),
         "attention": model.kernel,
         "tokens_trained": train.steps * train.batch * train.length * train.accumulate,
         "train_tokens_per_second": rate,

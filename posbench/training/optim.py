@@ -30,7 +30,7 @@ def optimizer(
         if name.startswith("encoding."):
             group = max((p for p in positional if name.startswith(p)), key=len)
         else:
-            plain = parameter.dim() < 2 or name.startswith("tokens.")
+            plain = parameter.dim() < 2 or name.startswith(("tokens.", "decoder."))
             group = "plain" if plain else "matrix"
         members[group].append(parameter)
     groups = [
