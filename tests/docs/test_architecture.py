@@ -62,6 +62,7 @@ def test_the_files_that_it_names_are_there() -> None:
     places = [ROOT, ROOT / "posbench", ROOT / "posbench" / "report" / "writing"]
     places += [ROOT / "posbench" / "report" / "comparing", ROOT / "tests" / "report"]
     places += [ROOT / "posbench" / "evaluation", ROOT / "posbench" / "attention"]
+    places += [ROOT / "tests" / "evaluation"]
     missing = [p for p in paths if "NAME" not in p and not any((at / p).exists() for at in places)]
     assert missing == []
 

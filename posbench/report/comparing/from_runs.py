@@ -108,7 +108,8 @@ def _rows(
     first, bootstrap = group.config["train"]["length"], settings.bootstrap
     baseline = next((each for each in entries if _is_baseline(each, settings)), None)
     columns = {n: column(entries, n, first, baseline, bootstrap) for n in lengths}
-    same_tokens = protocol.split()[0] in reach.WHOLE_CONTEXT
+    name = protocol.split()[0]
+    same_tokens = name in reach.WHOLE_CONTEXT
     recl = [Reach(reason="windows hold all contexts")] * len(entries)
     if same_tokens:
         recl = reach.recl(entries, lengths, settings.recl_share)
@@ -117,7 +118,7 @@ def _rows(
     for number, each in enumerate(entries):
         cells = {n: columns[n][number] for n in lengths}
         breaks = reach.breaks(cells, first)
-        contexts = each.scores.get(lengths[-1]) and protocol != "fixed_targets"
+        contexts = each.scores.get(lengths[-1]) and name not in reach.ONE_CONTEXT
         rows.append(
             Row(
                 label=each.name,

@@ -19,6 +19,7 @@ from posbench.report.comparing.scores import Entry, by_document, difference, poo
 GAIN = 0.01  # the smallest relative gain in perplexity that counts, as in the paper
 BROKEN = 1.05  # times the perplexity at the training length
 WHOLE_CONTEXT = ("fixed_targets", "sliding", "stream")  # each token has about the whole length
+ONE_CONTEXT = ("fixed_targets",)  # as much for every token: no loss by context to show
 
 
 def helps(entry: Entry, bootstrap: Bootstrap) -> Reach:
