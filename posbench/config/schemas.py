@@ -70,11 +70,13 @@ class EvalConfig:
     tokens: int  # at most so many tokens scored (nonoverlapping, sliding, stream)
     stride: int  # tokens that a window moves on (sliding)
     segment: int  # tokens of a segment; the rest of a length is memory (stream)
-    folds: int  # passes over a text, in each of which one token in so many is MASK (masked models)
     probes: list[str]  # passkey, copy
     probe_distances: list[int]  # tokens from what is planted to where it is asked for
     probe_trials: int  # at each distance
     batch_tokens: int  # tokens in one forward pass
+    folds: int = (
+        7  # passes over a text, in each one token in so many is MASK; earlier runs have none
+    )
 
 
 @dataclass

@@ -162,7 +162,7 @@ def probe(
     Where a logit is no number there are no hits, but a reason. Raises UserError as check does.
     """
     check(documents, vocabulary, names, distances, trials)
-    limit = model.max_length
+    limit = model.encoding.max_length
     for name in names:
         made = plant(name, documents, vocabulary, max(distances), trials)
         candidates = np.stack([trial.candidates for trial in made])

@@ -186,7 +186,8 @@ def _at_places(losses: np.ndarray, places: np.ndarray, result: Result) -> TokenL
     whole = places.shape == (len(losses), 3) and places.dtype == np.int64
     if not whole or (places < 0).any() or (places >= 2**40).any():
         raise ValueError("not the places of these losses")
-    return TokenLosses(losses, *places.T)
+    order = np.lexsort(places.T[1::-1])  # by document and place, the same at every length
+    return TokenLosses(losses[order], *places[order].T)
 
 
 def _require_flat(path: Path) -> None:

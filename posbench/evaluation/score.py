@@ -336,7 +336,9 @@ def _batches(
 
 def _hash(windows: Sequence[Window], ids: np.ndarray) -> str:
     """Sixteen hex digits that name the scored tokens: where they stand and what they are."""
-    places = [(window.document, at) for window in windows for at in window.places()]
-    digest = hashlib.sha256(np.array(places, dtype=np.int64).tobytes())
-    digest.update(ids.astype(np.int64).tobytes())
+    told = [(window.document, at) for window in windows for at in window.places()]
+    places = np.array(told, dtype=np.int64)
+    order = np.lexsort(places.T[::-1])  # a masked model's passes take them in another
+    digest = hashlib.sha256(places[order].tobytes())
+    digest.update(ids[order].astype(np.int64).tobytes())
     return digest.hexdigest()[:16]

@@ -121,14 +121,18 @@ def test_it_is_its_three_lines(query: str, passes: int) -> None:
 
 
 def test_positions_enter_through_the_table_alone() -> None:
-    """Rows that move with the window leave a relative model's states as they were."""
-    made = model("rope", settings("positions", rows=12))
-    ids = tokens(6)
+    """Equal rows leave a relative model without absolute positions; others do not."""
+    made: Any = model("rope", settings("positions", rows=12))
+    ids = torch.full((1, 6), 7)
+    made.encoding = NoPE(SHAPE)  # nothing but the table tells two equal tokens apart
+    made.serving = [made.encoding.at(layer) for layer in range(3)]
     with torch.no_grad():
-        before = made(ids)[0]
+        states = made(ids)[0][0]
+        assert not torch.allclose(states[0], states[1])
         table = made.decoder.absolute.table
-        table.copy_(table.roll(1, 0))
-        assert not torch.allclose(made(ids)[0], before)
+        table.copy_(table[:1].expand_as(table).clone())
+        states = made(ids)[0][0]
+        assert torch.allclose(states, states[:1].expand_as(states), atol=1e-12)
 
 
 def test_a_window_beyond_the_table_is_refused() -> None:
@@ -141,5 +145,5 @@ def test_a_window_beyond_the_table_is_refused() -> None:
 
 @each
 def test_a_model_of_one_layer_has_one(name: str) -> None:
-    made = model(name, settings("both"), layers=1)
-    assert made(tokens())[0].isfinite().all()
+    made: Any = model(name, settings("both"), layers=1)
+    assert bool(made(tokens())[0].isfinite().all())
