@@ -9,7 +9,7 @@ from rich.console import Console
 
 from posbench.evaluation.statistics import Bootstrap
 from posbench.report.comparing import from_runs
-from posbench.report.comparing.comparison import Comparison
+from posbench.report.comparing.comparison import MASKED, Comparison
 from posbench.report.comparing.probing import probe_tables
 from posbench.report.reading import collect
 from posbench.report.reading.collect import Run
@@ -36,4 +36,8 @@ def show_runs(folders: Iterable[Path], console: Console, targets: set[str] | Non
 
 def _first_protocols(made: list[Comparison], runs: list[Run]) -> list[Comparison]:
     chosen = {run.experiment: run.config["eval"]["protocols"][0] for run in runs}
-    return [each for each in made if each.protocol.split()[0] == chosen[each.experiment]]
+    return [
+        each
+        for each in made
+        if each.protocol.removeprefix(MASKED).split()[0] == chosen[each.experiment]
+    ]

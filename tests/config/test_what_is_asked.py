@@ -46,6 +46,19 @@ OTHERS = (
     *("eval.tokens=96", "eval.stride=8", "eval.segment=8", "eval.probes=[passkey]"),
     *("eval.probe_distances=[10]", "eval.probe_trials=6", "runtime.dtype=bfloat16"),
 )
+MASKED = (  # for keys of the masked objective
+    "objective=masked tokenizer=bpe tokenizer.vocabulary=300 encoding=rope "
+    "eval.protocols=[fixed_targets,nonoverlapping] eval.tokens=64"
+)
+OTHER_MASKED = (
+    *("objective.share=0.4", "objective.masked=0.4", "objective.random=0.2", "objective.spans=3"),
+    *("objective.decoder=enhanced", "eval.folds=3"),
+)
+ENHANCED = f"{MASKED} objective.decoder=enhanced"
+OTHER_ENHANCED = (
+    *("objective.passes=1", "objective.query=both", "objective.positions=sinusoidal"),
+    *("objective.max_length=64", "objective.beyond=clamp"),
+)
 
 
 def numbers(root: Path, name: str, *more: str) -> list[Any]:
@@ -68,15 +81,18 @@ def recorded(root: Path, name: str) -> list[Any]:
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("asked")
     toy.write_text(made / "more", words=800)
-    for name, more in (("plain", ""), ("scored", SCORED)):
+    bases = {"plain": "", "scored": SCORED, "masked": MASKED, "enhanced": ENHANCED}
+    for name, more in bases.items():
         numbers(made, name, more)
     return made
 
 
 def test_each_key_is_told_of_here() -> None:
-    changed = {word.split("=")[0] for other in OTHERS for word in other.split()}
+    others = (*OTHERS, *OTHER_MASKED, *OTHER_ENHANCED)
+    changed = {word.split("=")[0] for other in others for word in other.split()}
     classes = ("corpus", "tokenizer", "encoding")
-    keys = {key for key in flatten(asdict(composed())) if key.split(".")[0] not in classes}
+    told = flatten(asdict(composed("objective=masked")))
+    keys = {key for key in told if key.split(".")[0] not in classes} - {"objective._target_"}
     assert keys - MUTE - changed == set()
     assert keys >= MUTE
 
@@ -88,6 +104,18 @@ def test_another_value_makes_other_numbers(root: Path, other: str) -> None:
     assert numbers(root, name, more, other.format(root=root)) != recorded(root, base)
 
 
+@pytest.mark.parametrize(
+    ("base", "other"),
+    a_few([("masked", o) for o in OTHER_MASKED] + [("enhanced", o) for o in OTHER_ENHANCED], 3),
+)
+def test_another_value_makes_other_numbers_of_a_masked_model(
+    root: Path, base: str, other: str
+) -> None:
+    more = {"masked": MASKED, "enhanced": ENHANCED}[base]
+    name = base + "".join(c for c in other if c.isalnum())
+    assert numbers(root, name, more, other) != recorded(root, base)
+
+
 # With three heads ALiBi's two formulas for slopes differ.
 WORDS = {
     "paper": "learned",
@@ -97,6 +125,7 @@ WORDS = {
     "interleaved": "half",
     "refuse": "clamp",
     "clamp": "interpolate",
+    "symmetric": "offset",
     "interpolate": "clamp",
 }
 
@@ -159,4 +188,7 @@ def test_each_parameter_of_an_encoding_is_used(name: str) -> None:
     others = {key: another(key, value) for key, value in own_keys(name).items()}
     words = [f"{key}={other}".replace("'", "").replace(" ", "") for key, other in others.items()]
     unused = [w for w in words if same(before, behaviour(f"encoding={name}", w))]
-    assert unused == []
+    if two_sided := [w for w in unused if w.startswith("encoding.sides=")]:
+        masked = ("objective=masked", f"encoding={name}")
+        assert not same(behaviour(*masked), behaviour(*masked, *two_sided))
+    assert unused == two_sided

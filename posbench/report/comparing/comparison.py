@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from posbench.evaluation.statistics import Interval
 
+MASKED = "masked "  # how the protocols of masked models begin
 CHANGED = "*"  # after a row's name: a training was resumed on another machine (see the notes)
 
 
@@ -117,7 +118,9 @@ class Comparison:
 
     @property
     def title(self) -> str:
-        return f"{self.experiment}: perplexity by length, {self.protocol}"
+        name = self.protocol.removeprefix(MASKED)
+        what = "perplexity" if name == self.protocol else f"{MASKED}perplexity"
+        return f"{self.experiment}: {what} by length, {name}"
 
     @property
     def caption(self) -> str:

@@ -13,6 +13,8 @@ from posbench.report.reading.collect import Run
 from posbench.report.reading.groups import Group
 from posbench.terminal.tables import counts
 
+OBJECTIVE = ("share", "masked", "random", "spans", "decoder")  # keys that a caption has
+
 
 def facts(group: Group, entries: Sequence[Entry], bootstrap: Bootstrap) -> dict[str, str]:
     """A comparison's caption, in order: name of a fact -> its text."""
@@ -38,6 +40,7 @@ def setting(group: Group) -> dict[str, str]:
     told = {"corpus": str(config["corpus"].get("name") or _class(config["corpus"]))}
     told["tokenizer"] = _class(config["tokenizer"])
     told["model"] = f"width {model['width']}, {model['layers']} layers, {model['heads']} heads"
+    told |= _objective(config.get("objective", {}))
     told["trained"] = f"at length {train['length']}"
     if summary := next((run.summary for run in group.runs if run.summary), None):
         told["corpus"] = str(summary.get("corpus"))
@@ -48,6 +51,14 @@ def setting(group: Group) -> dict[str, str]:
         told["corpus"] += f" ({said})"
     told["learning rates"] = _tuning(group.runs)
     return told
+
+
+def _objective(settings: dict[str, Any]) -> dict[str, str]:
+    """What a model other than a causal one predicts, and through which decoder."""
+    if (name := _class(settings)) in ("Causal", "None"):
+        return {}
+    shown = ", ".join(f"{key} {value}" for key, value in settings.items() if key in OBJECTIVE)
+    return {"objective": f"{name.lower()}, {shown}"}
 
 
 def commits(runs: Sequence[Run]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from posbench.evaluation.statistics import Bootstrap
 from posbench.report.comparing import reach
 from posbench.report.comparing.cells import column
-from posbench.report.comparing.comparison import Comparison, Cost, Reach, Row
+from posbench.report.comparing.comparison import MASKED, Comparison, Cost, Reach, Row
 from posbench.report.comparing.facts import facts, notes, parts
 from posbench.report.comparing.scores import Entry, entry
 from posbench.report.reading import groups
@@ -108,7 +108,7 @@ def _rows(
     first, bootstrap = group.config["train"]["length"], settings.bootstrap
     baseline = next((each for each in entries if _is_baseline(each, settings)), None)
     columns = {n: column(entries, n, first, baseline, bootstrap) for n in lengths}
-    name = protocol.split()[0]
+    name = protocol.removeprefix(MASKED).split()[0]
     same_tokens = name in reach.WHOLE_CONTEXT
     recl = [Reach(reason="windows hold all contexts")] * len(entries)
     if same_tokens:

@@ -44,7 +44,7 @@ def comparable(runs: Sequence[Run]) -> list[Group]:
 
 def _compared(run: Run) -> dict[str, Any]:
     """The settings that must be equal for runs to share a table."""
-    settings = flatten({part: run.config[part] for part in COMPARED})
+    settings = flatten({part: run.config.get(part, {}) for part in COMPARED})
     kept = {key: value for key, value in settings.items() if not is_free(key)}
     if run.tuning is not None:  # the optimizer settings before tuning
         kept |= {k: v for k, v in run.tuning["untuned"].items() if k in kept}
