@@ -47,11 +47,11 @@ OTHERS = (
     *("eval.probe_distances=[10]", "eval.probe_trials=6", "runtime.dtype=bfloat16"),
 )
 MASKED = (  # for keys of the masked objective
-    "objective=masked tokenizer=bpe tokenizer.vocabulary=300 encoding=rope "
+    "objective=masked objective.share=0.4 tokenizer=bpe tokenizer.vocabulary=300 encoding=rope "
     "eval.protocols=[fixed_targets,nonoverlapping] eval.tokens=64"
 )
 OTHER_MASKED = (
-    *("objective.share=0.4", "objective.masked=0.4", "objective.random=0.2", "objective.spans=3"),
+    *("objective.share=0.2", "objective.masked=0.4", "objective.random=0.2", "objective.spans=3"),
     *("objective.decoder=enhanced", "eval.folds=3"),
 )
 ENHANCED = f"{MASKED} objective.decoder=enhanced"
