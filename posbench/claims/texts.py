@@ -66,7 +66,7 @@ DEBERTA_NEEDS = _measured(7, "DeBERTa: neither of the two position terms can be 
 DEBERTA_COST = _measured(7, "DeBERTa: costs the most compute")
 DEBERTA_DECODER = _measured(7, "DeBERTa: an enhanced mask decoder re-injects absolute positions")
 
-NO_DECODER = "it serves the head of a masked language model; the models here are causal"
+NO_DECODER = "objective.decoder=enhanced has it; no experiment here decides it yet"
 
 ROPE_RELATIVE = _property(
     8, "RoPE: q and k turned by absolute positions; the score depends on m − n and content only"

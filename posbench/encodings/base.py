@@ -132,6 +132,12 @@ class Span:
         return torch.arange(count - len(self.queries), count, device=self.keys.device)
 
 
+CELLS = (  # the methods in which position may enter
+    *("embed", "rotate", "distance_bias", "position_bias", "distance_keys", "distance_queries"),
+    *("distance_values", "decay", "scores"),
+)
+
+
 class Encoding(nn.Module):
     """No positional encoding; the base class of all encodings. One instance serves all layers.
 
@@ -166,6 +172,12 @@ class Encoding(nn.Module):
     """Which distances its methods read. "causal": n >= 0 alone, so no two-sided model can have it;
     "both": negative ones too, as published; "both, unpublished": its formula covers them, but it
     was published for decoders alone."""
+
+    def __init_subclass__(cls) -> None:
+        """A class that fills a cell says its directions itself: its base's may not be its own."""
+        super().__init_subclass__()
+        if "directions" not in vars(cls) and any(cell in vars(cls) for cell in CELLS):
+            cls.directions = "causal"
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()

@@ -21,6 +21,8 @@ class DAPE(KerpleLog):
     paper = "2405.14722"
     formula = "logit = A + B + f([A; B]),  A = q_i . k_j / sqrt(d),  B = KERPLE's logarithmic bias"
 
+    directions = "both, unpublished"
+
     def __init__(self, shape: Shape, hidden: int = 32) -> None:
         super().__init__(shape)
         if hidden < 1:

@@ -4,7 +4,7 @@ delta(i, j) = clip(i - j + k, 0, 2k - 1). K^r = P W_k and Q^r = P W_q, where P [
 all layers and each layer has its own W_k and W_q; all start as N(0, 0.02). The weights are
 softmax(A / sqrt(d (1 + terms))), with both terms the paper's sqrt(3d). The paper reads Q^r at
 delta(j, i), Microsoft's code and transformers at delta(i, j): p2c_index chooses. The enhanced mask
-decoder belongs to masked language models and is left out.
+decoder is model/decoder.py.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from posbench.attention import cells
 from posbench.commands.encodings import HEADERS
 from posbench.conformance.contract import HOOKS
 from posbench.encodings import Encoding, Shape
+from posbench.encodings.base import CELLS
 from posbench.encodings.pattern import Pattern
 from posbench.encodings.randomized import RandomizedALiBi, RandomizedRoPE
 from posbench.encodings.rope import RoPE
@@ -25,6 +26,7 @@ def test_every_list_of_cells_is_the_contracts() -> None:
     contract = {name for name in methods if not name.startswith("_")} - NOT_CELLS
     assert set(cells.CELLS) == contract
     assert set(HEADERS) == contract
+    assert set(CELLS) == contract
     assert set(HOOKS) == set(cells.BY_DISTANCE)
 
 
