@@ -73,7 +73,8 @@ class Layer:
     def __init__(self, each: Served, length: int, kernel: str, memory: int | None = None) -> None:
         self.part, self.length = each.part, length
         past = each.part.memory_length if memory is None else memory
-        self.span = each.part.place(Span.window(length, past))
+        two_sided = each.part.shape.two_sided
+        self.span = each.part.place(Span.window(length, past, two_sided=two_sided))
         self.keys = len(self.span.keys)
         chosen = attention.choose(each.part, kernel)
         self.fused = chosen == "fused"

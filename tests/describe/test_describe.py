@@ -37,6 +37,7 @@ from posbench.encodings.rope import RoPE
 from posbench.encodings.shaw import Shaw
 from posbench.encodings.t5 import T5Bias
 from posbench.encodings.transformer_xl import TransformerXL
+from posbench.errors import UserError
 from posbench.model import from_config
 from tests.helpers.marks import a_few
 from tests.helpers.places import ROOT
@@ -84,6 +85,11 @@ class Bare(ALiBi):
 
 class Silent(Encoding):
     """The same, of no other encoding."""
+
+
+def test_a_masked_model_is_refused() -> None:
+    with pytest.raises(UserError, match="shows causal models"):
+        describe(asked("objective=masked", *TOY.split()), Console(file=io.StringIO()))
 
 
 @pytest.mark.parametrize("name", ["paper", "formula"])

@@ -375,6 +375,14 @@ def test_a_decay_is_two_additions_for_each_pair() -> None:
     assert used < added < used + 2 * 3 * 5 * 40 * 2  # its bias, its logarithm
 
 
+def test_a_masked_models_pairs_are_the_whole_square() -> None:
+    causal, *_ = costs(evaluating(40), "encoding=nope")
+    masked, model, settings = costs(evaluating(40), "encoding=nope", "objective=masked")
+    assert model.shape.two_sided
+    more = 2 * (4 * settings.model.width) * (40 * 40 - len(seen(40)))  # two layers
+    assert masked.operations == causal.operations + more
+
+
 def test_a_matrix_over_pairs_counts_where_it_is_seen() -> None:
     settings = asked("encoding=fire")
     encoding = from_config.encoding_of(settings).eval()
