@@ -16,6 +16,7 @@ from posbench.encodings.nope import NoPE
 from posbench.encodings.rope import RoPE
 from posbench.model.transformer import Transformer, build
 from posbench.objectives import DecoderSettings
+from tests.helpers.tolerance import EXACT
 
 SHAPE = Shape(16, 2, 3, two_sided=True)
 MAKE: dict[str, Callable[[Shape], Encoding]] = {
@@ -108,7 +109,7 @@ def once(layer: Any, z: Tensor, context: Tensor) -> Tensor:
 def test_it_is_its_three_lines(query: str, passes: int) -> None:
     made, ids = model("rope", settings(query, passes)), tokens(5)
     actual, expected = made(ids)[0], written_out(made, ids, query, passes)
-    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(actual, expected, rtol=EXACT, atol=EXACT)
     direction = torch.randn(actual.shape, generator=torch.Generator().manual_seed(1)).double()
     ours, theirs = (
         torch.autograd.grad((out * direction).sum(), list(made.parameters()), allow_unused=True)
@@ -117,7 +118,7 @@ def test_it_is_its_three_lines(query: str, passes: int) -> None:
     for (name, _), a, b in zip(made.named_parameters(), ours, theirs, strict=True):
         assert a is not None, name
         assert b is not None, name
-        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(a, b, rtol=EXACT, atol=EXACT)
 
 
 def test_positions_enter_through_the_table_alone() -> None:
@@ -132,7 +133,7 @@ def test_positions_enter_through_the_table_alone() -> None:
         table = made.decoder.absolute.table
         table.copy_(table[:1].expand_as(table).clone())
         states = made(ids)[0][0]
-        assert torch.allclose(states, states[:1].expand_as(states), atol=1e-12)
+        assert torch.allclose(states, states[:1].expand_as(states), atol=EXACT)
 
 
 def test_a_window_beyond_the_table_is_refused() -> None:
