@@ -83,7 +83,8 @@ def agrees(
     names = ["output", *"qkvx"[: len(leaves)], *(name for name, _ in encoding.named_parameters())]
     for kernel in kernels(encoding):
         q, k, v, *x = leaves
-        span = Span.window(queries, memory=keys - queries)
+        two_sided = encoding.shape.two_sided
+        span = Span.window(queries, memory=keys - queries, two_sided=two_sided)
         out = KERNELS[kernel](q, k, v, encoding, layer, span, x=x[0] if x else None)
         actual = with_gradients(out, encoding, leaves)
         for name, a, e in zip(names, actual, expected, strict=True):

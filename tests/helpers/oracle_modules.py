@@ -44,8 +44,8 @@ class Given(nn.Module):
         return self.value
 
 
-def shape(heads: int = 2, head_width: int = 8) -> Shape:
-    return Shape(width=heads * head_width, heads=heads, layers=LAYERS)
+def shape(heads: int = 2, head_width: int = 8, two_sided: bool = False) -> Shape:
+    return Shape(heads * head_width, heads, LAYERS, two_sided)
 
 
 def merged(x: Tensor) -> Tensor:
@@ -67,6 +67,11 @@ def additive(length: int, dtype: torch.dtype) -> Tensor:
     """The same, as what is added to logits."""
     logits = torch.zeros(1, 1, length, length, dtype=dtype)
     return logits.masked_fill(future(length), torch.finfo(dtype).min)
+
+
+def causal(encoding: Encoding, q: Tensor) -> Tensor | None:
+    """The same for queries [B, H, T, d]; None for a two-sided encoding."""
+    return None if encoding.shape.two_sided else additive(q.shape[2], q.dtype)
 
 
 class _Float64(TorchFunctionMode):

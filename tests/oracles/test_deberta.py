@@ -85,19 +85,21 @@ def _weights(version: str, encoding: DeBERTa) -> dict[str, Tensor]:
     return weights
 
 
-def _oracle(version: str, encoding: DeBERTa, table: Tensor | None = None) -> Oracle:
-    """table [2k, D]: P, unless it is the encoding's."""
+def attention(version: str, encoding: DeBERTa, table: Tensor | None = None) -> Oracle:
+    """table [2k, D]: P, unless it is the encoding's. Without a mask for a two-sided encoding."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         rows = encoding.table if table is None else table
         if rows is None:  # neither term: no row is read
             rows = q.new_zeros(2 * encoding.k, encoding.shape.width)
-        length = q.shape[2]
+        unseen = future(q.shape[2])
+        if encoding.shape.two_sided:
+            unseen = torch.zeros_like(unseen)
         relative = {"v1": v1, "v2": v2}[version].build_relative_position(q, k)
         out = functional_call(
             _module(version, encoding, q, k, v),
             _weights(version, encoding),
-            (merged(q), ~future(length)),
+            (merged(q), ~unseen),
             {"relative_pos": relative, "rel_embeddings": rows},
         )
         return split(out[0], like=q)
@@ -118,7 +120,7 @@ def test_attention(version: str, dtype: torch.dtype, terms: str, k: int, length:
     c2p, p2c = "c2p" in terms, "p2c" in terms
     encoding = DeBERTa(SHAPE, k=k, c2p=c2p, p2c=p2c, p2c_index="code")
     randomized(encoding, dtype)
-    assert_agrees(encoding, _oracle(version, encoding), length, dtype)
+    assert_agrees(encoding, attention(version, encoding), length, dtype)
 
 
 @each_version
@@ -133,4 +135,4 @@ def test_the_papers_index_is_the_table_mirrored(
     randomized(encoding, dtype)
     assert encoding.table is not None
     mirror = [0, *range(2 * k - 1, 0, -1)]
-    assert_agrees(encoding, _oracle(version, encoding, encoding.table[mirror]), length, dtype)
+    assert_agrees(encoding, attention(version, encoding, encoding.table[mirror]), length, dtype)

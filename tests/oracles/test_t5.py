@@ -14,8 +14,8 @@ from posbench.encodings.t5 import T5Bias, T5Unscaled
 from tests.helpers.oracle_modules import (
     Given,
     Oracle,
-    additive,
     assert_agrees,
+    causal,
     each_dtype,
     each_length,
     merged,
@@ -31,29 +31,31 @@ t5: Any = pytest.importorskip("transformers.models.t5.modeling_t5")
 each_size = pytest.mark.parametrize(("buckets", "max_distance"), [(32, 128), (8, 16)])
 
 
-def _attention(heads: int, head_width: int, buckets: int, max_distance: int) -> Any:
+def _attention(encoding: T5Bias) -> Any:
+    shape = encoding.shape
     config = transformers.T5Config(
-        d_model=heads * head_width,
-        d_kv=head_width,
-        num_heads=heads,
-        is_decoder=True,
-        relative_attention_num_buckets=buckets,
-        relative_attention_max_distance=max_distance,
+        d_model=shape.width,
+        d_kv=shape.head_width,
+        num_heads=shape.heads,
+        is_decoder=not shape.two_sided,
+        relative_attention_num_buckets=encoding.buckets,
+        relative_attention_max_distance=encoding.max_distance,
     )
     config._attn_implementation = "eager"
     return t5.T5Attention(
-        config, has_relative_attention_bias=True, layer_idx=0, is_causal=True
+        config, has_relative_attention_bias=True, layer_idx=0, is_causal=not shape.two_sided
     ).eval()
 
 
-def _oracle(encoding: T5Bias) -> Oracle:
+def attention(encoding: T5Bias) -> Oracle:
+    """Of a decoder; for a two-sided encoding, of an encoder."""
+
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        _, heads, length, head_width = q.shape
-        module = _attention(heads, head_width, encoding.buckets, encoding.max_distance)
+        module = _attention(encoding)
         module.q, module.k, module.v = (Given(merged(x)) for x in (q, k, v))
         module.o = nn.Identity()
         weights = {"relative_attention_bias.weight": encoding.bias.T}
-        arguments = (merged(q), additive(length, q.dtype))
+        arguments = (merged(q), causal(encoding, q))
         return split(functional_call(module, weights, arguments)[0], like=q)
 
     return attend
@@ -84,7 +86,7 @@ def test_attention(buckets: int, max_distance: int, dtype: torch.dtype, length: 
     """Which has no 1/sqrt(d): T5Unscaled's."""
     encoding = T5Unscaled(shape(), buckets=buckets, max_distance=max_distance)
     randomized(encoding, dtype)
-    assert_agrees(encoding, _oracle(encoding), length, dtype)
+    assert_agrees(encoding, attention(encoding), length, dtype)
 
 
 @pytest.mark.parametrize("length", [7, 128])
@@ -94,7 +96,7 @@ def test_attention_in_a_scaled_model(dtype: torch.dtype, length: int) -> None:
     encoding = T5Bias(shape())
     randomized(encoding, dtype)
     gain = math.sqrt(encoding.shape.head_width)
-    assert_agrees(encoding, _oracle(encoding), length, dtype, gain=gain)
+    assert_agrees(encoding, attention(encoding), length, dtype, gain=gain)
 
 
 def test_initial_size_of_queries_and_bias() -> None:

@@ -35,8 +35,9 @@ theirs: Any = pytest.importorskip("x_transformers.x_transformers")
 
 
 def _attention(shape: Shape, **options: Any) -> Any:
+    width, causal = shape.head_width, not shape.two_sided
     return theirs.Attention(
-        dim=shape.width, dim_head=shape.head_width, heads=shape.heads, causal=True, **options
+        dim=shape.width, dim_head=width, heads=shape.heads, causal=causal, **options
     ).eval()
 
 
@@ -56,7 +57,7 @@ def _attend(
     return split(functional_call(module, weights or {}, arguments, options), like=q)
 
 
-def _biased(encoding: Encoding, bias: Any, weights: Callable[[], dict[str, Tensor]]) -> Oracle:
+def biased(encoding: Encoding, bias: Any, weights: Callable[[], dict[str, Tensor]]) -> Oracle:
     """Attention(rel_pos=bias)."""
     module = _attention(encoding.shape)
     module.bias = bias  # among its parts, so that functional_call replaces its weights too
@@ -90,7 +91,7 @@ def test_alibi(heads: int, dtype: torch.dtype, queries: int, keys: int) -> None:
     encoding = ALiBi(shape(heads, head_width=4))
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return _biased(encoding, theirs.AlibiPositionalBias(heads), dict)(q, k, v)
+        return biased(encoding, theirs.AlibiPositionalBias(heads), dict)(q, k, v)
 
     agrees(encoding, attend, queries, keys, dtype)
 
@@ -104,7 +105,7 @@ def test_t5(buckets: int, max_distance: int, dtype: torch.dtype, queries: int, k
     bias = theirs.RelativePositionBias(
         scale=1, causal=True, num_buckets=buckets, max_distance=max_distance, heads=2
     )
-    oracle = _biased(encoding, bias, lambda: {"relative_attention_bias.weight": encoding.bias.T})
+    oracle = biased(encoding, bias, lambda: {"relative_attention_bias.weight": encoding.bias.T})
     agrees(encoding, oracle, queries, keys, dtype)
 
 
@@ -139,7 +140,7 @@ def test_any_function_of_distance(
         wanted = torch.get_default_dtype()
         return {name: p.to(wanted) for name, p in encoding.network.named_parameters()}
 
-    oracle = in_float64(_biased(encoding, encoding.network, own))
+    oracle = in_float64(biased(encoding, encoding.network, own))
     agrees(encoding, oracle, queries, keys, dtype)
 
 
@@ -165,7 +166,7 @@ def test_fire_up_to_its_threshold(dtype: torch.dtype, queries: int, keys: int) -
 
     with torch.no_grad():
         encoding.threshold_scale.abs_().add_(1)
-    agrees(encoding, _biased(encoding, bias, weights), queries, keys, dtype)
+    agrees(encoding, biased(encoding, bias, weights), queries, keys, dtype)
 
 
 @with_memory
