@@ -11,7 +11,10 @@ import sys
 import unicodedata
 
 # For a terminal or a file that cannot take a character. Letters become escapes.
-SIGNS = "×x ≈~ ∼~ →-> ←<- ↑^ ↓v …. ·. –- —- −- ±+- ≥>= ≤<= ≠!= √sqrt ∞inf ∈in ●* ○o ‘' ’' “\" ”\" µu °deg"
+SIGNS = (
+    "×x ≈~ ∼~ →-> ←<- ↑^ ↓v …. ·. –- —- −- ±+- ≥>= ≤<= ≠!= √sqrt ∞inf ∈in ●* ○o ‘' ’' "
+    '“" ”" µu °deg'
+)
 SUBSTITUTES = {
     **{pair[0]: pair[1:] for pair in SIGNS.split()},
     **dict(zip("▁▂▃▄▅▆▇█░▒▓", "_.:-=+*#:+%", strict=True)),
