@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from posbench.config.schemas import EvalConfig
 from posbench.errors import UserError, nearest
 
 # Modules of earlier versions, which run folders, tuned records and users' yaml files name.
@@ -18,7 +19,6 @@ MOVED = {
 }
 
 CAUSAL = "posbench.objectives.Causal"  # what all runs were once
-FOLDS = 7  # of masked models, which there were none
 
 # Keys that these classes were given later, each with the value that they had without it.
 ADDED = {
@@ -45,7 +45,7 @@ def as_of_now(settings: dict[str, Any]) -> dict[str, Any]:
         else:
             named[key] = value
     if {"protocols", "batch_tokens"} <= settings.keys():
-        named.setdefault("folds", FOLDS)
+        named.setdefault("folds", EvalConfig.folds)
     if {"encoding", "train"} <= settings.keys():
         named.setdefault("objective", {"_target_": CAUSAL})
     elif {"encoding._target_", "train.length"} <= settings.keys():

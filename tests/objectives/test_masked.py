@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from posbench.errors import UserError
+from posbench.model import from_config
 from posbench.objectives import Causal, Example, Masked, Vocabulary
+from tests.conformance.test_conformance import composed
 
 WORDS = Vocabulary(1000, masks=True)
 LANES, LENGTH = 6, 200
@@ -133,3 +136,15 @@ def test_single_bytes_and_whole_windows_are_refused() -> None:
     Masked(spans=3).require(128, Vocabulary(258, masks=True))
     with pytest.raises(UserError, match="masked as a whole"):
         Masked(share=0.9).require(4, WORDS)
+
+
+def test_a_masked_model_starts_as_a_causal_one_with_a_row_for_mask() -> None:
+    """docs/evaluation.md says so: every weight but MASK's, to the last bit."""
+    words = ("model=tiny", "encoding=t5")
+    causal = from_config.model(composed(*words), 50).state_dict()
+    masked = from_config.model(composed(*words, "objective=masked"), 51).state_dict()
+    assert masked.keys() == causal.keys()
+    row = masked["tokens.weight"][50:]
+    masked["tokens.weight"] = masked["tokens.weight"][:50]
+    assert all(torch.equal(masked[name], causal[name]) for name in causal)
+    assert 0.2 < float(row.std() / causal["tokens.weight"].std()) < 5
