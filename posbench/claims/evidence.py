@@ -1,7 +1,7 @@
 """Finished runs as evidence for claims: the encodings of one table, found by their class.
 
 report/reading/groups.py says which runs can be compared. Only the protocol that scores the same
-tokens at every length is evidence of extrapolation.
+tokens at every length is evidence of extrapolation. Causal and masked models are apart.
 """
 
 from __future__ import annotations
@@ -17,15 +17,19 @@ from typing import Any
 
 from posbench.encodings import Encoding
 from posbench.evaluation.results import Result
+from posbench.evaluation.statistics import Bootstrap, Interval
+from posbench.report.comparing.cells import paired_ratio
+from posbench.report.comparing.comparison import MASKED
+from posbench.report.comparing.scores import entry
 from posbench.report.reading.collect import Run
-from posbench.report.reading.groups import Group, comparable
+from posbench.report.reading.groups import Group, comparable, decoder
 
 PROTOCOL = "fixed_targets"
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One encoding, over its seeds."""
+    """One encoding (and decoder), over its seeds."""
 
     runs: tuple[Run, ...]
     perplexity: Mapping[int, float]  # by length, the mean
@@ -39,6 +43,11 @@ class Measured:
     @property
     def settings(self) -> dict[str, Any]:
         return dict(self.runs[0].config["encoding"])
+
+    @property
+    def decoder(self) -> dict[str, Any]:
+        """The settings of its enhanced decoder; empty: it has none."""
+        return decoder(self.runs[0])
 
     @property
     def seeds(self) -> int:
@@ -84,14 +93,37 @@ class Evidence:
     train_length: int
     longest: int
     encodings: tuple[Measured, ...]
+    protocol: str
+    targets: str
+
+    @property
+    def masked(self) -> bool:
+        return self.protocol.startswith(MASKED)
 
     def all(self, kind: type[Encoding], **settings: Any) -> list[Measured]:
+        """The encodings of that class and settings, with whatever decoder."""
         return [measured for measured in self.encodings if measured.made_of(kind, **settings)]
 
     def one(self, kind: type[Encoding], **settings: Any) -> Measured | None:
-        """The encoding of that class and settings; of several, the best at the training length."""
+        """The encoding of that class and settings, without enhanced decoder; of several, the best
+        at the training length."""
         found = [m for m in self.all(kind, **settings) if self.train_length in m.perplexity]
+        found = [m for m in found if not m.decoder]
         return min(found, key=self.trained, default=None)
+
+    def like(self, measured: Measured, **settings: Any) -> Measured | None:
+        """The same encoding with the same decoder but for these settings of it."""
+        wanted = (measured.settings, measured.decoder | settings)
+        found = (each for each in self.encodings if (each.settings, each.decoder) == wanted)
+        return next(found, None)
+
+    def paired(self, one: Measured, other: Measured) -> Interval | None:
+        """Perplexity over the other's at the training length, paired by document and seed."""
+        one_row, other_row = (
+            entry(m.name, [*m.runs], None, self.protocol, self.targets) for m in (one, other)
+        )
+        at = self.train_length
+        return paired_ratio(one_row, other_row, at, at, Bootstrap())
 
     def trained(self, measured: Measured) -> float:
         """Perplexity at the training length."""
@@ -109,31 +141,39 @@ def evidence(runs: Sequence[Run]) -> list[Evidence]:
     done = {str(run.folder): run for run in runs if run.why_incomplete is None and run.summary}
     rows = [_row(run) for run in done.values()]
     made = [
-        _evidence(group, targets)
+        _evidence(group, protocol, targets)
         for group in comparable(rows)
-        for targets in sorted({r.targets for run in group.runs for r in run.results if r.targets})
+        for protocol, targets in sorted(
+            {(r.protocol, r.targets) for run in group.runs for r in run.results if r.targets}
+        )
     ]
     return sorted(made, key=lambda each: (-len(each.encodings), -each.longest))
 
 
 def _row(run: Run) -> Run:
-    """The run with its results under PROTOCOL without extension alone."""
-    kept = [r for r in run.results if r.protocol == PROTOCOL and r.extension is None]
+    """The run with its results under PROTOCOL, causal or masked, without extension alone."""
+    kept = [
+        r
+        for r in run.results
+        if r.protocol.removeprefix(MASKED).split()[0] == PROTOCOL and r.extension is None
+    ]
     return dataclasses.replace(run, results=kept)
 
 
-def _evidence(group: Group, targets: str) -> Evidence:
+def _evidence(group: Group, protocol: str, targets: str) -> Evidence:
     kinds: dict[str, list[Run]] = defaultdict(list)
     for run in group.runs:
-        if any(result.targets == targets for result in run.results):
-            kinds[json.dumps(run.config["encoding"], sort_keys=True)].append(run)
-    encodings = tuple(_measured(runs, targets) for runs in kinds.values())
+        if any((r.protocol, r.targets) == (protocol, targets) for r in run.results):
+            kind = [run.config["encoding"], decoder(run)]
+            kinds[json.dumps(kind, sort_keys=True)].append(run)
+    encodings = tuple(_measured(runs, protocol, targets) for runs in kinds.values())
     longest = max(result.length for each in encodings for result in each.results)
-    return Evidence(group.config["train"]["length"], longest, encodings)
+    return Evidence(group.config["train"]["length"], longest, encodings, protocol, targets)
 
 
-def _measured(runs: list[Run], targets: str) -> Measured:
-    found = [r for run in runs for r in run.results if r.targets == targets]
+def _measured(runs: list[Run], protocol: str, targets: str) -> Measured:
+    results = (r for run in runs for r in run.results)
+    found = [r for r in results if (r.protocol, r.targets) == (protocol, targets)]
     values: dict[int, list[float]] = defaultdict(list)
     for result in found:
         if result.perplexity is not None:

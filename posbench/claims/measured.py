@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from posbench.claims import costs, texts
+from posbench.claims import costs, decoder, texts
 from posbench.claims.answers import Answer, far, seeds, trained, versus
 from posbench.claims.evidence import Evidence, Measured, evidence
 from posbench.claims.texts import Claim
@@ -166,6 +166,12 @@ TERMS_SWEEP = (
     "run.name='deberta-c2p-${encoding.c2p}-p2c-${encoding.p2c}'"
 )
 
+DECODER_SWEEP = (
+    "posbench train -m experiment=demo_masked tuned=false encoding=deberta seed=1,2,3 "
+    "objective.decoder=enhanced objective.positions=none,learned,sinusoidal "
+    "run.name='decoder-${objective.positions}'"
+)
+
 ANSWERS: tuple[tuple[Claim, Ask, str], ...] = (
     (texts.SINUSOID_FALLS, sinusoid_falls, DEMO),
     (texts.LEARNED_FAILS, learned_fails, f"{DEMO} encoding=learned,learned_clamp"),
@@ -183,12 +189,26 @@ ANSWERS: tuple[tuple[Claim, Ask, str], ...] = (
 )
 """Each claim, what answers it, and the command whose runs would."""
 
+MASKED_ANSWERS: tuple[tuple[Claim, Ask, str], ...] = (
+    (texts.DECODER_NEEDED, decoder.needed, DECODER_SWEEP),
+    (
+        texts.DECODER_FAR,
+        lambda found: decoder.extrapolates(found, EXTRAPOLATES),
+        DECODER_SWEEP,
+    ),
+)
+"""The same, of masked models."""
+
 
 def measured(runs: Sequence[Run]) -> list[Verdict]:
     """Each from the table with the most encodings among those that can answer."""
     tables = evidence(runs)
-    verdicts = [_verdict(tables, *answer) for answer in ANSWERS]
-    return [*verdicts, unmeasured(texts.DEBERTA_DECODER, texts.NO_DECODER)]
+    of_masked = [table for table in tables if table.masked]
+    causal = [table for table in tables if not table.masked]
+    return [
+        *(_verdict(causal, *answer) for answer in ANSWERS),
+        *(_verdict(of_masked, *answer) for answer in MASKED_ANSWERS),
+    ]
 
 
 def _verdict(tables: list[Evidence], claim: Claim, ask: Ask, command: str) -> Verdict:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from posbench.attention.cells import CELLS
-from posbench.claims import absolute, probe, scalars, texts, vectors
+from posbench.claims import absolute, decoder, probe, scalars, texts, vectors
 from posbench.claims.texts import Claim
 from posbench.claims.verdict import Finding, Verdict, judged
 from posbench.config import Config
@@ -105,6 +105,7 @@ PROPERTIES = (
     Property(texts.DEBERTA_TERMS, vectors.deberta_terms, of(DeBERTa)),
     Property(texts.DEBERTA_SCALE, vectors.deberta_scale, of(DeBERTa)),
     Property(texts.DEBERTA_SIDES, vectors.deberta_sides, of(DeBERTa)),
+    Property(texts.DECODER_REINJECTS, decoder.reinjects, of(DeBERTa)),
     Property(texts.ROPE_RELATIVE, scalars.rope_relative, of(RoPE)),
     Property(texts.ROPE_FREE, scalars.no_parameters, of(RoPE)),
     Property(texts.ROPE_FUSED, scalars.unmasked, of(RoPE)),

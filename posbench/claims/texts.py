@@ -64,9 +64,9 @@ DEBERTA_SCALE = _property(7, "DeBERTa: scale 1/sqrt(3d)")
 DEBERTA_SIDES = _property(7, "DeBERTa: content → position and position → content differ")
 DEBERTA_NEEDS = _measured(7, "DeBERTa: neither of the two position terms can be left out")
 DEBERTA_COST = _measured(7, "DeBERTa: costs the most compute")
-DEBERTA_DECODER = _measured(7, "DeBERTa: an enhanced mask decoder re-injects absolute positions")
-
-NO_DECODER = "objective.decoder=enhanced has it; no experiment here decides it yet"
+DECODER_REINJECTS = _property(7, "DeBERTa: an enhanced mask decoder re-injects absolute positions")
+DECODER_NEEDED = _measured(7, "DeBERTa: without that, what needs absolute positions is lost")
+DECODER_FAR = _measured(7, "DeBERTa: with that, longer windows still work")
 
 ROPE_RELATIVE = _property(
     8, "RoPE: q and k turned by absolute positions; the score depends on m − n and content only"

@@ -11,6 +11,7 @@ have the text from the start; in the paper's form the first pass asks by positio
 token reads its own text from C. With query="both", passes=1 and A = 0 it is the plain model.
 
 A starts as N(0, 0.02). A table has max_length rows and a rule for what is `beyond` (learned.py).
+positions="none" has A = 0: the passes alone, against which the part of the positions is measured.
 
 Shapes: B batch, T tokens, D width.
 """
@@ -24,6 +25,7 @@ from torch import Tensor, nn
 
 from posbench.encodings import Encoding, Shape
 from posbench.encodings.learned import Learned
+from posbench.encodings.nope import NoPE
 from posbench.encodings.sinusoidal import Sinusoidal
 from posbench.objectives import DecoderSettings
 
@@ -36,9 +38,7 @@ class EnhancedDecoder(nn.Module):
     def __init__(self, shape: Shape, settings: DecoderSettings) -> None:
         super().__init__()
         self.passes, self.query = settings.passes, settings.query
-        self.absolute: Encoding = Sinusoidal(shape)
-        if settings.positions == "learned":
-            self.absolute = Learned(shape, settings.max_length, STD, settings.beyond)
+        self.absolute = _absolute(shape, settings)
         self.scale = STD if settings.positions == "sinusoidal" else 1.0
 
     @property
@@ -55,3 +55,9 @@ class EnhancedDecoder(nn.Module):
         for _ in range(self.passes):
             states = last(states, context)
         return states
+
+
+def _absolute(shape: Shape, settings: DecoderSettings) -> Encoding:
+    if settings.positions == "learned":
+        return Learned(shape, settings.max_length, STD, settings.beyond)
+    return Sinusoidal(shape) if settings.positions == "sinusoidal" else NoPE(shape)

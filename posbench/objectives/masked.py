@@ -53,10 +53,10 @@ class Masked(Objective):
         for key, value, choices in (
             ("decoder", decoder, ("plain", "enhanced")),
             ("query", query, ("positions", "both")),
-            ("positions", positions, ("learned", "sinusoidal")),
+            ("positions", positions, ("learned", "sinusoidal", "none")),
         ):
             if value not in choices:
-                raise ValueError(f"objective.{key}={value}: choose {' or '.join(choices)}")
+                raise ValueError(f"objective.{key}={value}: choose {', '.join(choices)}")
         if not 1 <= passes <= 16:
             raise ValueError(f"objective.passes={passes} must lie in 1 .. 16")
         if decoder == "enhanced":

@@ -120,7 +120,7 @@ def test_spans_are_neighbours_anywhere() -> None:
         ({"share": float("nan")}, "objective.share=nan"),
         ({"masked": 0.9, "random": 0.2}, "parts of 1"),
         ({"spans": 0}, "objective.spans=0"),
-        ({"decoder": "big"}, "objective.decoder=big: choose plain or enhanced"),
+        ({"decoder": "big"}, "objective.decoder=big: choose plain, enhanced"),
         ({"query": "x"}, "objective.query=x"),
         ({"passes": 0}, "objective.passes=0"),
     ],

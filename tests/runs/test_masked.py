@@ -68,7 +68,7 @@ def test_eval_scores_it_again_and_report_keeps_it_apart_from_causal_runs(
     assert cli.run(["report", str(tmp_path / "outputs"), f"folder={tmp_path / 'made'}"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "masked, share 0.3" in said
-    assert "decoder enhanced" in said
+    assert "enhanced decoder" in said
     assert "is in another table" in said
     (row,) = [row for row in rows(tmp_path, "masked", "results") if row["length"] == 32][:1]
     assert row["reason"] == "no position past 16", "the decoder's table"
@@ -84,7 +84,7 @@ def test_eval_scores_it_again_and_report_keeps_it_apart_from_causal_runs(
         ("objective.share=0", "objective.share=0.0 must lie between 0 and 1"),
         ("objective.share=-1", "objective.share=-1.0"),
         ("objective.sharp=1", "objective.sharp"),
-        ("objective.decoder=big", "choose plain or enhanced"),
+        ("objective.decoder=big", "choose plain, enhanced"),
         ("eval.folds=1", "eval.folds=1 must lie in 2 .. 1000"),
     ],
 )

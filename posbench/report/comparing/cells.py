@@ -23,13 +23,13 @@ def column(
         own = length == first and each.as_trained
         other = None if each is baseline else baseline
         cell = _cell(each, length, bootstrap)
-        ratio = None if own else _ratio(each, at_first, length, first, bootstrap)
+        ratio = None if own else paired_ratio(each, at_first, length, first, bootstrap)
         cells.append(
             dataclasses.replace(
                 cell,
                 ratio=ratio,
                 bend=_bend(cell.perplexity, Interval(1.0, 1.0, 1.0) if own else ratio),
-                against=_ratio(each, other, length, length, bootstrap),
+                against=paired_ratio(each, other, length, length, bootstrap),
             )
         )
     return _ranked(entries, cells, length, bootstrap)
@@ -91,7 +91,7 @@ def _cell(each: Entry, length: int, bootstrap: Bootstrap) -> Cell:
     )
 
 
-def _ratio(
+def paired_ratio(
     each: Entry, other: Entry | None, length: int, at: int, bootstrap: Bootstrap
 ) -> Interval | None:
     """Perplexity of `each` at `length` over that of `other` at `at`, paired by document, seed."""

@@ -70,6 +70,7 @@ class Cost:
     eval_tokens_per_second: float | None = None  # at the longest length
     peak_memory: float | None = None  # bytes, training
     seconds: float | None = None  # training and evaluation
+    decoder_parameters: int | None = None  # of a masked model's enhanced decoder, besides
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from posbench.evaluation.statistics import Bootstrap
 from posbench.report.comparing.comparison import Row
 from posbench.report.comparing.scores import Entry
 from posbench.report.reading.collect import Run
-from posbench.report.reading.groups import Group
+from posbench.report.reading.groups import Group, decoder
 from posbench.terminal.tables import counts
 
-OBJECTIVE = ("share", "masked", "random", "spans", "decoder")  # keys that a caption has
+OBJECTIVE = ("share", "masked", "random", "spans")  # keys that a caption has
 
 
 def facts(group: Group, entries: Sequence[Entry], bootstrap: Bootstrap) -> dict[str, str]:
@@ -40,7 +40,7 @@ def setting(group: Group) -> dict[str, str]:
     told = {"corpus": str(config["corpus"].get("name") or _class(config["corpus"]))}
     told["tokenizer"] = _class(config["tokenizer"])
     told["model"] = f"width {model['width']}, {model['layers']} layers, {model['heads']} heads"
-    told |= _objective(config.get("objective", {}))
+    told |= _objective(group)
     told["trained"] = f"at length {train['length']}"
     if summary := next((run.summary for run in group.runs if run.summary), None):
         told["corpus"] = str(summary.get("corpus"))
@@ -53,12 +53,17 @@ def setting(group: Group) -> dict[str, str]:
     return told
 
 
-def _objective(settings: dict[str, Any]) -> dict[str, str]:
-    """What a model other than a causal one predicts, and through which decoder."""
+def _objective(group: Group) -> dict[str, str]:
+    """What models other than causal ones predict, and which have an enhanced decoder."""
+    settings = group.config.get("objective", {})
     if (name := _class(settings)) in ("Causal", "None"):
         return {}
-    shown = ", ".join(f"{key} {value}" for key, value in settings.items() if key in OBJECTIVE)
-    return {"objective": f"{name.lower()}, {shown}"}
+    shown = [f"{key} {value}" for key, value in settings.items() if key in OBJECTIVE]
+    enhanced = dict.fromkeys(run.name for run in group.runs if decoder(run))
+    all_of_them = len(enhanced) == len({run.name for run in group.runs})
+    if enhanced:
+        shown.append("enhanced decoder" + (f" of {', '.join(enhanced)}" * (not all_of_them)))
+    return {"objective": ", ".join([name.lower(), *shown])}
 
 
 def commits(runs: Sequence[Run]) -> str:

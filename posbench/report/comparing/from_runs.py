@@ -147,6 +147,7 @@ def _cost(each: Entry, longest: int) -> Cost:
     return Cost(
         parameters=summaries[0].get("parameters"),
         positional_parameters=summaries[0].get("positional_parameters"),
+        decoder_parameters=summaries[0].get("objective_parameters"),
         train_tokens_per_second=_median([s.get("train_tokens_per_second") for s in summaries]),
         eval_tokens_per_second=_median(speeds),
         peak_memory=_median([s.get("train_peak_memory") for s in summaries]),

@@ -18,7 +18,10 @@ from posbench.runs.run_folder import RunFolder
 from posbench.runs.tuning import label
 from posbench.terminal.streams import printable
 
-COUNTS = ("vocabulary", "parameters", "positional_parameters", "tokens_trained")
+COUNTS = (
+    *("vocabulary", "parameters", "positional_parameters", "objective_parameters"),
+    "tokens_trained",
+)
 RATES = ("train_tokens_per_second", "train_peak_memory")
 SUMMARY = {"corpus": str} | dict.fromkeys(COUNTS, int) | dict.fromkeys(RATES, float)
 TOLD = ("commit", "device", "dtype", "corpus_hash")

@@ -1,11 +1,13 @@
 """Which runs can be compared, and what keeps the others apart.
 
-Corpus, tokenizer, model, objective, training, optimizer and dtype must be the same; the encoding
-and its optimizer group are what may differ, and a learning rate that an equal tuning budget chose.
+Corpus, tokenizer, model, objective, training, optimizer and dtype must be the same. The encoding
+and its optimizer group may differ, a masked model's decoder, and a learning rate that an equal
+tuning budget chose.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import defaultdict
 from collections.abc import Sequence
@@ -14,10 +16,12 @@ from typing import Any
 
 from posbench.config import NOT_ARGUMENTS
 from posbench.errors import UserError
+from posbench.objectives import DecoderSettings
 from posbench.report.reading.collect import Run
 from posbench.runs.run_folder import flatten, is_free
 
 COMPARED = ("corpus", "tokenizer", "model", "objective", "train", "optim")
+DECODER = ("decoder", *(field.name for field in dataclasses.fields(DecoderSettings)))
 SHOWN = 4  # differences named in a reason; the others are counted
 
 
@@ -45,7 +49,8 @@ def comparable(runs: Sequence[Run]) -> list[Group]:
 def _compared(run: Run) -> dict[str, Any]:
     """The settings that must be equal for runs to share a table."""
     settings = flatten({part: run.config.get(part, {}) for part in COMPARED})
-    kept = {key: value for key, value in settings.items() if not is_free(key)}
+    decoder = {f"objective.{key}" for key in DECODER}
+    kept = {k: value for k, value in settings.items() if not is_free(k) and k not in decoder}
     if run.tuning is not None:  # the optimizer settings before tuning
         kept |= {k: v for k, v in run.tuning["untuned"].items() if k in kept}
     return kept | {key: run.provenance.get(key) for key in ("corpus_hash", "dtype")}
@@ -82,18 +87,28 @@ def rows(group: Sequence[Run]) -> dict[str, list[Run]]:
             _require_distinct(runs)
             differing = [k for k in settings if any(o.get(k) != settings[k] for o in flat)]
             suffix = ", ".join(
-                f"{key.removeprefix('encoding.')}={settings[key]}" for key in differing
+                f"{key.removeprefix('encoding.').removeprefix('objective.')}={settings[key]}"
+                for key in differing
             )
             labelled[f"{name} ({suffix})" if suffix else name] = runs
     return labelled
 
 
+def decoder(run: Run) -> dict[str, Any]:
+    """The settings of a masked model's enhanced decoder; empty where there is none."""
+    objective = run.config.get("objective", {})
+    if objective.get("decoder") != "enhanced":
+        return {}
+    return {key: objective[key] for key in DECODER if key in objective}
+
+
 def _settings(run: Run) -> dict[str, Any]:
-    """The settings that define a row: the encoding, and the learning rate if tuned."""
+    """The settings that define a row: encoding and decoder, and the learning rate if tuned."""
     encoding = {k: v for k, v in run.config["encoding"].items() if k != NOT_ARGUMENTS[1]}
+    made = {"encoding": encoding} | ({"objective": used} if (used := decoder(run)) else {})
     if run.tuning is None:
-        return {"encoding": encoding}
-    return {"encoding": encoding, "tuned": "true", "optim.lr": run.config["optim"]["lr"]}
+        return made
+    return {**made, "tuned": "true", "optim.lr": run.config["optim"]["lr"]}
 
 
 def _require_distinct(runs: list[Run]) -> None:

@@ -70,7 +70,8 @@ def _run(run: Run, label: str) -> Iterator[Line]:
     if run.parts:
         yield {**place, "quantity": "parts", "reason": run.parts}
     costs = (
-        "parameters positional_parameters tokens_trained train_tokens_per_second train_peak_memory"
+        "parameters positional_parameters objective_parameters "
+        "tokens_trained train_tokens_per_second train_peak_memory"
     )
     for name in costs.split():
         if name in run.summary:

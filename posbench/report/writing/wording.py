@@ -29,6 +29,8 @@ def legend(comparison: Comparison) -> str:
     words = "×: ratio to the value at the training length; bold: lowest of its column"
     if any(cell.tied for row in comparison.rows for cell in row.cells.values()):
         words += "; ≈: cannot be told apart from it"
+    if any(row.cost.decoder_parameters for row in comparison.rows):
+        words += "; + after params: those of the enhanced mask decoder"
     return words
 
 
@@ -63,13 +65,20 @@ def number(value: float, places: int = 2) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.{places}f}"
 
 
+def positional_remarks(row: Row) -> str:
+    """What stands after the count of positional parameters: " lr×10", " + 16,384"."""
+    rate = "" if row.lr_multiplier == 1 else f" lr×{row.lr_multiplier:.3g}"
+    decoder = row.cost.decoder_parameters
+    return f"{rate} + {decoder:,}" if decoder else rate
+
+
 def costs(row: Row) -> list[str]:
     cost = row.cost
-    rate = "" if row.lr_multiplier == 1 else f" lr×{row.lr_multiplier:.3g}"
+    more = positional_remarks(row)
     memory = None if cost.peak_memory is None else cost.peak_memory / 2**20
     speed = cost.train_tokens_per_second
     return [
-        "" if cost.positional_parameters is None else f"{cost.positional_parameters:,}{rate}",
+        "" if cost.positional_parameters is None else f"{cost.positional_parameters:,}{more}",
         "" if speed is None else f"{speed:,.0f}",
         "" if memory is None else f"{memory:,.0f}",
     ]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from posbench.evaluation.statistics import Interval
 from posbench.report.comparing.comparison import Cell, Comparison, ProbeTable, Reach, Row
 from posbench.report.writing.html.wording import percent
-from posbench.report.writing.wording import KEPT, WORSE, ends, number
+from posbench.report.writing.wording import KEPT, WORSE, ends, number, positional_remarks
 
 SIGNS = {"holds": "", "worse": " ↑", "fails": " ↑↑", "": ""}  # colour is not all that tells
 MEASURES = {
@@ -178,10 +178,9 @@ def _reach(reach: Reach) -> Slot:
 def _costs(row: Row) -> list[Slot]:
     cost = row.cost
     memory = None if cost.peak_memory is None else cost.peak_memory / 2**20
-    rate = "" if row.lr_multiplier == 1 else f" lr×{row.lr_multiplier:.3g}"
     return [
         _count(cost.parameters),
-        _count(cost.positional_parameters, rate),
+        _count(cost.positional_parameters, positional_remarks(row)),
         _count(cost.train_tokens_per_second),
         _count(cost.eval_tokens_per_second),
         _count(memory),

@@ -133,11 +133,12 @@ def _costs(table: Comparison) -> Table:
 def _cost(row: Row) -> list[str]:
     cost = row.cost
     memory = None if cost.peak_memory is None else cost.peak_memory / 2**20
-    counts = (cost.parameters, cost.positional_parameters)
+    more = f" + {cost.decoder_parameters:,d}" if cost.decoder_parameters else ""
     rates = (cost.train_tokens_per_second, cost.eval_tokens_per_second)
     return [
         escape(row.name),
-        *(_optional(count, ",d") for count in counts),
+        _optional(cost.parameters, ",d"),
+        _optional(cost.positional_parameters, ",d") + more,
         f"{row.lr_multiplier:g}",
         *(_optional(value, ",.0f") for value in (*rates, memory, cost.seconds)),
         escape(row.tuning),
