@@ -24,7 +24,7 @@ from posbench.attention.forward import far_terms, flash, takes
 from posbench.attention.pieces import Piece, Plan
 from posbench.attention.precision import precise
 from posbench.attention.skew import add_cut, by_column, by_row, cut, unskewed
-from posbench.attention.terms import ROWS, Terms, by_column_products, logits, mask
+from posbench.attention.terms import ROWS, Terms, key_blocks, logits, mask
 
 PLAIN = ("q", "k", "v")  # the terms that every encoding has, and the first ones
 
@@ -97,11 +97,12 @@ class Sums:
         assert t.queries is not None
         assert t.content_k is not None
         offered = t.content_k[:, :, piece.columns]
-        for columns, distance, products in by_column_products(t, piece, self.plan):
-            by_distance = torch.zeros_like(products)
+        for columns, distance in key_blocks(piece):
             part = ds[..., columns]
+            count = piece.height + part.shape[3] - 1
+            by_distance = part.new_zeros(*part.shape[:2], part.shape[3], count)
             by_column(by_distance, *part.shape[-2:]).copy_(part)
-            table = cut(t.queries, self.plan.lowest, distance, products.shape[-1])[:, None]
+            table = cut(t.queries, self.plan.lowest, distance, count)[:, None]
             sums["content_k"][:, :, piece.columns][:, :, columns] += by_distance @ table
             by_distance = by_distance.mT @ offered[:, :, columns]
             add_cut(sums["queries"], self.plan.lowest, by_distance.sum(1), distance)

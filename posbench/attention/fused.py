@@ -138,6 +138,8 @@ def planned(encoding: Encoding, span: Span) -> Plan:
     turned = encoding.fills("rotate") and encoding.fills("distance_queries")
     if window is not None or hidden is not None or encoding.fills("decay") or turned:
         clip = None
+    if span.two_sided and clip is not None and keys <= 2 * clip + LEAST_BLOCK:
+        clip = None  # far pieces would be small
     seen = queries if window is None else min(queries, window)
     block = BLOCK if seen >= 2 * BLOCK else LEAST_BLOCK
     lowest = 1 - _reach(keys, clip) if span.two_sided else 0
@@ -169,7 +171,9 @@ def _reach(keys: int, clip: int | None) -> int:
 
 def by_rows(plan: Plan, heads: int, batch: int) -> tuple[Plan, list[slice]]:
     """The Plan where masks or weights are built: smaller blocks, a few rows of the batch each."""
-    block = min(TABLE_BLOCK, max(TABLE_BLOCK // 4, plan.queries // 8))
+    block = TABLE_BLOCK  # a causal model's smaller one leaves out more of the future
+    if not plan.two_sided:
+        block = min(block, max(TABLE_BLOCK // 4, plan.queries // 8))
     tile = max(block, BUILT // (heads * block))
     sides = 2 if plan.two_sided else 1
     near = plan.keys if plan.clip is None else min(plan.keys, block + sides * plan.clip)

@@ -102,31 +102,36 @@ def _by_query(t: Terms, piece: Piece, plan: Plan, row: Tensor) -> Tensor:
         return row[:, None, None]
     asked = t.content_q[:, :, piece.rows].to(row.dtype)  # [H, B, C, d]
     table = cut(t.keys, plan.lowest, piece.distance, piece.diagonals).to(row.dtype)  # [H, W, d]
-    flat = torch.baddbmm(row[:, None], asked.flatten(1, 2), table.mT)
+    if t.bias is None and plan.two_sided and plan.window is None:
+        flat = asked.flatten(1, 2) @ table.mT  # row is 0: nothing is hidden
+    else:
+        flat = torch.baddbmm(row[:, None], asked.flatten(1, 2), table.mT)
     return flat.unflatten(1, asked.shape[1:3])
 
 
 def _add_by_column(total: Tensor, t: Terms, piece: Piece, plan: Plan) -> Tensor:
-    assert t.queries is not None
-    parts = [
-        total[..., columns] + by_column(products, piece.height, products.shape[2])
-        for columns, _, products in by_column_products(t, piece, plan)
-    ]
-    return torch.cat(parts, dim=-1)
+    if t.keys is None:  # all queries share one row
+        total = total.expand(*t.q.shape[:2], -1, -1).clone()
+    for columns, distance in key_blocks(piece):
+        products = _by_column_products(t, piece, plan, columns, distance)
+        total[..., columns] += by_column(products, piece.height, products.shape[2])
+    return total
 
 
-def by_column_products(t: Terms, piece: Piece, plan: Plan) -> Iterator[tuple[slice, int, Tensor]]:
-    """k_c . Q(n), KEY_BLOCK columns at a time.
+def key_blocks(piece: Piece) -> Iterator[tuple[slice, int]]:
+    """KEY_BLOCK columns of the piece at a time, and the first distance among them."""
+    for first in range(0, piece.width, KEY_BLOCK):
+        yield slice(first, min(first + KEY_BLOCK, piece.width)), piece.distance + first
 
-    Each: columns of the piece, the first distance among them, products [H, B, K', C + K' - 1].
-    """
+
+def _by_column_products(
+    t: Terms, piece: Piece, plan: Plan, columns: slice, distance: int
+) -> Tensor:
+    """k_c . Q(n) [H, B, K', C + K' - 1] of some columns of the piece."""
     assert t.queries is not None
     assert t.content_k is not None
-    offered = t.content_k[:, :, piece.columns]
+    offered = t.content_k[:, :, piece.columns][:, :, columns]
     offered = offered.to(precise(offered.dtype))
-    for first in range(0, piece.width, KEY_BLOCK):
-        part = offered[:, :, first : first + KEY_BLOCK]
-        distance, width = piece.distance + first, part.shape[2]
-        table = cut(t.queries, plan.lowest, distance, piece.height + width - 1).to(part.dtype)
-        products = part.flatten(1, 2) @ table.mT
-        yield slice(first, first + width), distance, products.unflatten(1, part.shape[1:3])
+    count = piece.height + offered.shape[2] - 1
+    table = cut(t.queries, plan.lowest, distance, count).to(offered.dtype)
+    return (offered.flatten(1, 2) @ table.mT).unflatten(1, offered.shape[1:3])
