@@ -142,6 +142,11 @@ def planned(encoding: Encoding, span: Span) -> Plan:
         clip = None  # far pieces would be small
     seen = queries if window is None else min(queries, window)
     block = BLOCK if seen >= 2 * BLOCK else LEAST_BLOCK
+    built = TABLE_BLOCK
+    if not span.two_sided:  # smaller ones leave out more of the future
+        built = min(built, max(TABLE_BLOCK // 4, queries // 8))
+    elif clip is None and encoding.fills("distance_queries"):
+        built *= 2  # k . Q is computed by columns, for one distance a query and some over
     lowest = 1 - _reach(keys, clip) if span.two_sided else 0
     scale = encoding.scale
     return Plan(
@@ -152,6 +157,7 @@ def planned(encoding: Encoding, span: Span) -> Plan:
         clip,
         hidden,
         block,
+        built,
         two_sided=span.two_sided,
         lowest=lowest,
         ahead=_ahead(span),
@@ -171,9 +177,7 @@ def _reach(keys: int, clip: int | None) -> int:
 
 def by_rows(plan: Plan, heads: int, batch: int) -> tuple[Plan, list[slice]]:
     """The Plan where masks or weights are built: smaller blocks, a few rows of the batch each."""
-    block = TABLE_BLOCK  # a causal model's smaller one leaves out more of the future
-    if not plan.two_sided:
-        block = min(block, max(TABLE_BLOCK // 4, plan.queries // 8))
+    block = plan.built
     tile = max(block, BUILT // (heads * block))
     sides = 2 if plan.two_sided else 1
     near = plan.keys if plan.clip is None else min(plan.keys, block + sides * plan.clip)

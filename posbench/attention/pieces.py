@@ -72,6 +72,7 @@ class Plan:
     clip: int | None
     hidden: Tensor | None
     block: int
+    built: int
     tile: int | None = None
     two_sided: bool = False
     lowest: int = 0
