@@ -188,6 +188,20 @@ def test_three_processes_do_what_one_does(
     np.testing.assert_allclose(column(resumed, "loss"), losses, rtol=AFTER_SIX)
 
 
+@pytest.mark.slow
+def test_a_masked_model_of_two_processes_has_the_masks_of_one(tmp_path: Path) -> None:
+    """And the targets of its evaluation are spread over both."""
+    masked = "objective=masked objective.spans=3 objective.decoder=enhanced encoding=t5"
+    masked += " objective.positions=sinusoidal eval.protocols=[fixed_targets] eval.probes=[]"
+    assert train(tmp_path, SIZES, EVAL, masked, "run.name=one") == 0
+    code, _, err = torchrun(2, "posbench", "train", *words(tmp_path, masked, "run.name=two"))
+    assert code == 0, err
+    one, two = folder(tmp_path, "one"), folder(tmp_path, "two")
+    for key in ("loss", "grad_norm"):
+        np.testing.assert_allclose(column(two, key), column(one, key), rtol=AFTER_SIX)
+    same_results(one, two, rel=AFTER_SIX)
+
+
 def same_results(one: Path, other: Path, rel: float) -> None:
     found = [results.read(run) for run in (one, other)]
     assert [(r.protocol, r.length, r.targets) for r in found[0]] == [

@@ -54,6 +54,17 @@ def test_one_pass_without_positions_is_the_plain_model(name: str) -> None:
         assert not torch.allclose(made(tokens())[0], plain(tokens())[0])
 
 
+@each
+def test_without_positions_it_is_passes_over_the_last_layer(name: str) -> None:
+    """objective.positions=none: no parameter more, no longest length, the same as a table of 0."""
+    bare, made = model(name, settings("both", positions="none")), model(name, settings("both"))
+    assert list(bare.decoder.parameters()) == []
+    assert bare.max_length is None
+    with torch.no_grad():
+        next(made.decoder.parameters()).zero_()
+        assert torch.equal(bare(tokens())[0], made(tokens())[0])
+
+
 def test_other_weights_are_the_plain_models() -> None:
     plain, made = model("rope").state_dict(), model("rope", settings("both")).state_dict()
     assert set(made) - set(plain) == {"decoder.absolute.table"}

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from posbench.encodings import Encoding, Shape
 from posbench.encodings.alibi import ALiBi
 from posbench.encodings.deberta import DeBERTa
+from posbench.encodings.learned import Learned
 from posbench.encodings.nope import NoPE
 from posbench.encodings.pattern import Pattern
 from posbench.encodings.rope import RoPE
@@ -33,7 +34,7 @@ from tests.helpers.oracle_modules import (
     split,
     widened,
 )
-from tests.helpers.tolerance import SINGLE
+from tests.helpers.tolerance import EXACT, SINGLE
 from tests.oracles import test_deberta as deberta
 from tests.oracles import test_relative as relative
 from tests.oracles import test_t5 as t5
@@ -42,6 +43,7 @@ from tests.oracles import test_x_transformers as x_transformers
 transformers: Any = pytest.importorskip("transformers")
 masking: Any = pytest.importorskip("transformers.masking_utils")
 modernbert: Any = pytest.importorskip("transformers.models.modernbert.modeling_modernbert")
+bert: Any = pytest.importorskip("transformers.models.bert.modeling_bert")
 mpnet: Any = pytest.importorskip("transformers.models.mpnet.modeling_mpnet")
 roformer: Any = pytest.importorskip("transformers.models.roformer.modeling_roformer")
 
@@ -331,3 +333,29 @@ def test_a_window_holds_the_distances_below_it(
     encoding = NoPE(SHAPE)
     encoding.window = window
     agrees(encoding, _masked_mpnet(encoding, window - 1), length, length, dtype)
+
+
+# Learned positions
+
+
+@pytest.mark.parametrize("length", [1, 7, 64])
+def test_learned_positions_are_berts(length: int) -> None:
+    """Of BertEmbeddings without its token types and norm; their gradients, too."""
+    config = transformers.BertConfig(
+        vocab_size=11, hidden_size=SHAPE.width, max_position_embeddings=64, hidden_dropout_prob=0.0
+    )
+    theirs = bert.BertEmbeddings(config).double()
+    theirs.LayerNorm = nn.Identity()
+    nn.init.zeros_(theirs.token_type_embeddings.weight)
+    ours = Learned(SHAPE, 64).double()
+    with torch.no_grad():
+        ours.table.copy_(theirs.position_embeddings.weight)
+    ids = torch.randint(11, (2, length), generator=torch.Generator().manual_seed(0))
+    expected = theirs(ids)
+    actual = ours.embed(theirs.word_embeddings(ids), torch.arange(length))
+    torch.testing.assert_close(actual, expected, rtol=EXACT, atol=EXACT)
+    gradients = [
+        torch.autograd.grad(out.square().sum(), table)[0]
+        for out, table in ((actual, ours.table), (expected, theirs.position_embeddings.weight))
+    ]
+    torch.testing.assert_close(*gradients, rtol=EXACT, atol=EXACT)
