@@ -169,6 +169,24 @@ def test_memory_longer_than_a_segment_forgets_the_document_before() -> None:
         assert run._loss(batch, 0).item() == pytest.approx(np.mean(losses), rel=limit)
 
 
+def test_the_loss_of_a_masked_model_is_over_the_masked_tokens_alone() -> None:
+    """Each at its own place, from the text with its masks; a step's mask is not the next one's."""
+    words = ("objective=masked", "objective.share=0.4", "objective.spans=3", "encoding=t5")
+    run = made(*words)
+    for number in range(3):
+        batch = run.stream.batch(number)
+        rows = (batch.inputs, batch.targets, run.config.seed, number, range(2), run.vocabulary)
+        example = run.objective.example(*rows)
+        assert example.places is not None
+        losses = []
+        for lane, places in enumerate(example.places):
+            states, _ = run.model(torch.from_numpy(example.inputs[lane : lane + 1]))
+            chances = run.model.logits(states[0]).log_softmax(-1)
+            losses += [-chances[at, batch.inputs[lane, at]].item() for at in places]
+        limit = training(run.model, 8, 1, run.dtype)
+        assert run._loss(batch, number).item() == pytest.approx(np.mean(losses), rel=limit)
+
+
 @pytest.mark.parametrize("encoding", ["rope", "transformer_xl", "shaw"])
 def test_a_checkpoint_restores_everything(tmp_path: Path, encoding: str) -> None:
     words = (f"encoding={encoding}", "model.dropout=0.2")
