@@ -121,11 +121,14 @@ PROPERTIES = (
 
 @torch.no_grad()
 def properties_of(config: Config) -> list[Verdict]:
-    """What the claims say of a configuration's encoding, tried on it; nothing of a mix.
+    """What the claims say of a configuration's encoding, tried on it; nothing of a mix, nor of a
+    two-sided model: the documents speak of decoders.
 
     Its parameters are drawn afresh: a property holds whatever they are. Raises UserError.
     """
     shape = from_config.shape(config)
+    if shape.two_sided:
+        return []
     (encoding,) = _drawn([lambda _: from_config.encoding(config.encoding, shape)])
     if encoding.at(0)[0] is not encoding:
         return []

@@ -33,8 +33,6 @@ def describe(config: DescribeCommand, console: Console) -> None:
     """Print all sections, and write the figures where asked for. Raises UserError."""
     check(config)
     shape, make = from_config.shape(config), partial(from_config.encoding, config.encoding)
-    if shape.two_sided:
-        raise UserError("objective: posbench describe shows causal models; leave objective out")
     encoding, length = make(shape).eval(), config.describe.length
     _check(config, encoding)
     drawn = pictures(config)

@@ -30,7 +30,11 @@ def unit(picture: Picture) -> str:
 
 def curve(picture: Picture) -> str:
     """A sentence on how to read the curves."""
-    return SHARE if picture.measured else BIAS
+    told = SHARE if picture.measured else BIAS
+    if picture.ahead is None:
+        return told
+    of_which = " of the first." if picture.measured else "."
+    return f"{told} ahead: keys after the query{of_which}"
 
 
 def contents(alike: bool) -> str:

@@ -46,7 +46,7 @@ def write(pictures: list[Picture], name: str, folder: Path, alike: bool) -> list
 
 
 def _distances(pictures: list[Picture], name: str) -> Figure:
-    """A panel for each encoding at work, a line for each head."""
+    """A panel for each encoding at work, a line for each head; keys ahead are left of 0."""
     figure = Figure(figsize=(6.4, 0.4 + 3.2 * len(pictures)), layout="constrained")
     panels = figure.subplots(len(pictures), squeeze=False)
     for axes, picture in zip(panels[:, 0], pictures, strict=True):
@@ -54,6 +54,9 @@ def _distances(pictures: list[Picture], name: str) -> Figure:
         for head, curve in enumerate(picture.curves.tolist()):
             colour = colormaps["viridis"](head / heads)
             axes.plot(curve, label=f"head {head}", linewidth=1.2, color=colour)
+            if picture.ahead is not None:
+                ahead = picture.ahead[head].tolist()
+                axes.plot(range(0, -len(ahead), -1), ahead, linewidth=1.2, color=colour)
         axes.set(xlabel="distance in tokens", ylabel=captions.unit(picture))
         axes.set_title(f"{name}: {captions.heading(picture)}")
         axes.legend(frameon=False, fontsize=7, ncols=1 + heads // 6)

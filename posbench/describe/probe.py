@@ -19,11 +19,11 @@ from posbench.attention.cells import Served, served
 from posbench.config import DescribeCommand
 from posbench.encodings import Encoding, Span
 from posbench.model import footprint, from_config
-from posbench.model.transformer import Attend, Layer, Transformer
+from posbench.model.transformer import Layer, Transformer
 
 VOCABULARY = 256
 BATCH = 8  # windows
-QUERIES = 64  # of a long window only the last 64 are measured
+QUERIES = 64  # of a long window only the last 64 are measured, for keys ahead the first 64
 COLUMNS = 256  # of the attention weights, computed at a time
 
 
@@ -32,13 +32,15 @@ class Picture:
     """Attention in the first layer that an encoding serves.
 
     curves [H, T], by distance: the bias; or, where `measured`, ln of the mean of attention weight
-    times number of visible keys, so that 0 is no preference. matrix [H, t, t]: weights.
+    times number of visible keys, so that 0 is no preference. matrix [H, t, t]: weights. ahead
+    [H, T]: curves of the keys after the query, in a two-sided model.
     """
 
     served: Served
     curves: Tensor
     measured: bool
     matrix: Tensor
+    ahead: Tensor | None = None
 
     @property
     def layer(self) -> int:
@@ -77,10 +79,13 @@ def pictures(config: DescribeCommand) -> list[Picture]:
     short = _calls(model, _tokens(config, min(config.describe.matrix, length)), layers)
     drawn = []
     for each, layer in zip(parts, layers, strict=True):
-        bias = _bias(each, length) if _only_bias(each) else None
-        curves = _curves(model, each, long[layer]) if bias is None else bias
+        measured = not _only_bias(each)
+        curves, *ahead = (
+            _curves(model, each, long[layer], sign) if measured else _bias(each, length, sign)
+            for sign in ((1, -1) if model.shape.two_sided else (1,))
+        )
         matrix = weights(model, layer, short[layer]).mean(0)
-        drawn.append(Picture(each, curves, bias is None, matrix))
+        drawn.append(Picture(each, curves, measured, matrix, *ahead))
     return drawn
 
 
@@ -93,8 +98,8 @@ def _only_bias(each: Served) -> bool:
     )
 
 
-def _bias(each: Served, length: int) -> Tensor:
-    bias = each.part.distance_bias(torch.arange(length), 0)
+def _bias(each: Served, length: int, sign: int) -> Tensor:
+    bias = each.part.distance_bias(sign * torch.arange(length), 0)
     assert bias is not None
     return bias.double()
 
@@ -123,8 +128,8 @@ def _calls(model: Transformer, tokens: Tensor, layers: Sequence[int]) -> dict[in
     calls: dict[int, Call] = {}
 
     def watching(number: int) -> Callable[[Any, Any], Any]:
-        def hook(_: Any, inputs: tuple[Tensor, Tensor | None, Attend]) -> Any:
-            x, past, attend = inputs
+        def hook(_: Any, inputs: tuple[Any, ...]) -> Any:
+            x, past, attend, *keys = inputs
 
             def noting(q: Tensor, k: Tensor, v: Tensor, context: Tensor) -> Tensor:
                 calls[number] = Call(q, k, context)
@@ -132,7 +137,7 @@ def _calls(model: Transformer, tokens: Tensor, layers: Sequence[int]) -> dict[in
                     raise _Enough
                 return attend(q, k, v, context)
 
-            return x, past, noting
+            return x, past, noting, *keys
 
         return hook
 
@@ -144,17 +149,18 @@ def _calls(model: Transformer, tokens: Tensor, layers: Sequence[int]) -> dict[in
     return calls
 
 
-def weights(model: Transformer, layer: int, call: Call) -> Tensor:
-    """The attention weights of a layer's last queries [B, H, C, S], from the layer's own kernel.
+def weights(model: Transformer, layer: int, call: Call, sign: int = 1) -> Tensor:
+    """The attention weights of a layer's last queries [B, H, C, S], from the layer's own kernel;
+    with sign -1 of its first ones.
 
     A kernel returns no weights, but its output for one-hot values is a column of them, plus what
     the encoding adds to values. There is no memory.
     """
     part: Encoding = model.serving[layer][0]
     keys = call.k.shape[2]
-    first = max(0, keys - QUERIES)
-    span = part.place(Span.window(keys)).rows(first, keys)
-    q, kernel = call.q[:, :, first:], KERNELS[model.kernels[layer]]
+    first, last = _measured(keys, sign)
+    span = part.place(Span.window(keys, two_sided=model.shape.two_sided)).rows(first, last)
+    q, kernel = call.q[:, :, first:last], KERNELS[model.kernels[layer]]
 
     def output(v: Tensor) -> Tensor:
         v = v.expand(*call.k.shape[:2], -1, -1)
@@ -168,13 +174,22 @@ def weights(model: Transformer, layer: int, call: Call) -> Tensor:
     return torch.cat(columns, dim=-1)[..., :keys].clamp(min=0)
 
 
-def _curves(model: Transformer, each: Served, call: Call) -> Tensor:
-    """[H, S], by distance: ln of the mean of weight times number of visible keys."""
-    found = weights(model, each.layers[0], call).mean(0)  # [H, C, S]
-    heads, count, keys = found.shape
-    seen = Span.window(keys).rows(keys - count, keys).seen(each.part.window)
-    distance = torch.arange(keys - count, keys)[:, None] - torch.arange(keys)  # [C, S]
-    behind = distance >= 0
+def _measured(keys: int, sign: int) -> tuple[int, int]:
+    """The first of the queries that are measured, and what follows the last."""
+    count = min(keys, QUERIES)
+    return (keys - count, keys) if sign > 0 else (0, count)
+
+
+def _curves(model: Transformer, each: Served, call: Call, sign: int) -> Tensor:
+    """[H, S], by distance: ln of the mean of weight times number of visible keys. sign: 1 for the
+    keys before the query, -1 for those after it."""
+    found = weights(model, each.layers[0], call, sign).mean(0)  # [H, C, S]
+    heads, _, keys = found.shape
+    first, last = _measured(keys, sign)
+    span = Span.window(keys, two_sided=model.shape.two_sided).rows(first, last)
+    seen = span.seen(each.part.window)
+    distance = sign * (torch.arange(first, last)[:, None] - torch.arange(keys))  # [C, S]
+    there = distance >= 0
     total = torch.zeros(heads, keys, dtype=found.dtype)
-    total.index_add_(1, distance[behind], (found * seen.reshape(-1, 1))[:, behind])
-    return (total / distance[behind].bincount(minlength=keys)).log()
+    total.index_add_(1, distance[there], (found * seen.reshape(-1, 1))[:, there])
+    return (total / distance[there].bincount(minlength=keys)).log()

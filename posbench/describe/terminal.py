@@ -93,7 +93,10 @@ def _filled(each: Served, kernel: str) -> RenderableType:
         table.add_row(cell, CELLS[cell])
     memory = f"{part.memory_length} tokens of the segment before" if part.memory_length else "none"
     table.add_row("memory", memory)
-    table.add_row("window", f"the last {part.window} keys" if part.window else "all keys")
+    window = f"the last {part.window} keys" if part.window else "all keys"
+    if part.window and part.shape.two_sided:
+        window = f"{part.window - 1} keys on either side"
+    table.add_row("window", window)
     table.add_row("longest", f"{part.max_length} tokens" if part.max_length else "any length")
     table.add_row("scale", f"{part.scale:.4g}" + (" = 1/sqrt(d)" if part.scale == usual else ""))
     table.add_row("kernel", kernel)
@@ -136,14 +139,18 @@ def measuring(alike: bool) -> RenderableType:
 
 
 def curves(picture: Picture) -> RenderableType:
-    """A line for each head, all on one scale; columns of far distances hold more of them."""
+    """A line for each head, for keys ahead another, all on one scale; columns of far distances
+    hold more of them."""
     starts = characters.bins(picture.curves.shape[1], COLUMNS)
-    binned = [characters.binned(curve, starts) for curve in picture.curves]
+    named = [(f"head {head}", curve) for head, curve in enumerate(picture.curves)]
+    if picture.ahead is not None:
+        named += [(f"head {head}, ahead", curve) for head, curve in enumerate(picture.ahead)]
+    lines = characters.bars([characters.binned(curve, starts) for _, curve in named])
     table = Table.grid(padding=(0, 2))
-    for head, line in enumerate(characters.bars(binned)):
-        finite = picture.curves[head][picture.curves[head].isfinite()]
+    for (name, curve), line in zip(named, lines, strict=True):
+        finite = curve[curve.isfinite()]
         ends = f"{float(finite.min()):+z.2f} … {float(finite.max()):+z.2f}"
-        table.add_row(f"head {head}", line, ends)
+        table.add_row(name, line, ends)
     table.add_row("distance", characters.ruler(starts))
     heading = Text(
         f"{captions.heading(picture)}: {captions.unit(picture)} by distance", style="bold"

@@ -37,10 +37,10 @@ from posbench.encodings.rope import RoPE
 from posbench.encodings.shaw import Shaw
 from posbench.encodings.t5 import T5Bias
 from posbench.encodings.transformer_xl import TransformerXL
-from posbench.errors import UserError
 from posbench.model import from_config
 from tests.helpers.marks import a_few
 from tests.helpers.places import ROOT
+from tests.helpers.tolerance import EXACT
 
 NAMES = sorted(path.stem for path in (ROOT / "conf/encoding").glob("*.yaml"))
 TOY = "model.width=16 model.heads=2 model.feed_forward=32 train.length=16 describe.matrix=8"
@@ -87,9 +87,47 @@ class Silent(Encoding):
     """The same, of no other encoding."""
 
 
-def test_a_masked_model_is_refused() -> None:
-    with pytest.raises(UserError, match="shows causal models"):
-        describe(asked("objective=masked", *TOY.split()), Console(file=io.StringIO()))
+TWO_SIDED = (
+    "nope sinusoidal learned rope alibi t5 shaw deberta transformer_xl_memoryless kerple_log "
+    "local_global swan"
+).split()
+
+
+@pytest.mark.parametrize("name", a_few(TWO_SIDED, 6))
+def test_a_masked_model_has_curves_on_both_sides(name: str, tmp_path: Path) -> None:
+    words = (f"encoding={name}", "objective=masked", "objective.decoder=enhanced", *TOY.split())
+    written = io.StringIO()
+    describe(asked(*words, "figures=true", f"folder={tmp_path}"), Console(file=written, width=80))
+    said = written.getvalue()
+    assert "head 0, ahead" in said
+    assert "Claims" not in said, "the documents speak of causal models"
+    assert max(map(len, said.splitlines())) <= 80 + len(str(tmp_path))
+    for drawn in pictures(asked(*words)):
+        assert drawn.ahead is not None
+        assert drawn.ahead.shape == drawn.curves.shape
+        upper = drawn.matrix.triu(1)
+        assert bool((upper.sum((1, 2)) > 0).all()), "keys after the query are seen"
+
+
+def test_alibis_sides_are_alike_and_t5s_are_not() -> None:
+    alibi, t5 = (picture(f"encoding={name}", "objective=masked") for name in ("alibi", "t5"))
+    assert alibi.ahead is not None
+    assert t5.ahead is not None
+    assert torch.equal(alibi.curves, alibi.ahead)
+    assert not torch.equal(t5.curves[:, 1:], t5.ahead[:, 1:])
+
+
+def test_measured_sides_mirror_each_other_where_they_must() -> None:
+    """NoPE prefers no key; the window of a local layer ends at the same distance on both sides."""
+    nope = picture("encoding=nope", "objective=masked")
+    assert nope.ahead is not None
+    for curves in (nope.curves, nope.ahead):
+        torch.testing.assert_close(curves, torch.zeros_like(curves), rtol=EXACT, atol=EXACT)
+    local = picture("encoding=local_global", "encoding.windows.local=5", "objective=masked")
+    assert local.ahead is not None
+    for curves in (local.curves, local.ahead):
+        assert bool(curves[:, :5].isfinite().all())
+        assert bool((curves[:, 5:] == -torch.inf).all())
 
 
 @pytest.mark.parametrize("name", ["paper", "formula"])
