@@ -13,6 +13,7 @@ import pytest
 
 from posbench.errors import UserError
 from posbench.evaluation.statistics import Bootstrap
+from posbench.machine.files import write_json
 from posbench.report.comparing import from_runs
 from posbench.report.comparing.comparison import Comparison, Reach, Row
 from posbench.report.comparing.from_runs import Settings
@@ -304,3 +305,37 @@ def test_ranks_are_by_column(tmp_path: Path) -> None:
     ranks = {row.name: [row.cells[n].rank for n in (128, 2048)] for row in table.rows}
     assert ranks == {"a": [1, 2], "b": [2, 1]}
     assert table.rows[0].cost.seconds == pytest.approx(819_200 / 14_000 + 5)
+
+
+def masked(**settings: Any) -> dict[str, Any]:
+    made = {"_target_": "posbench.objectives.Masked", "share": 0.15, "decoder": "plain"}
+    return {"objective": made | {"passes": 2, "positions": "learned"} | settings}
+
+
+def test_models_with_and_without_the_mask_decoder_share_a_table(tmp_path: Path) -> None:
+    """What they predict must be the same; the decoder is part of the row."""
+    write_run(tmp_path, "deberta", 1, lambda n: 2.5, changes=masked())
+    write_run(tmp_path, "enhanced", 1, lambda n: 2.4, changes=masked(decoder="enhanced"))
+    unlike = masked(decoder="enhanced", positions="none")
+    other = write_run(tmp_path, "enhanced", 2, lambda n: 2.6, changes=unlike)
+    write_json(other / "summary.json", {"objective_parameters": 16_384, "tokens_trained": 1})
+    write_run(tmp_path, "deberta", 3, lambda n: 2.5, changes=masked(share=0.3))
+    table, apart = compared(tmp_path)
+    found = rows(table)
+    assert list(found) == [
+        "enhanced (positions=learned)",
+        "deberta",
+        "enhanced (positions=none)",
+    ]
+    assert table.facts["objective"] == "masked, share 0.15, enhanced decoder of enhanced"
+    assert found["enhanced (positions=none)"].cost.decoder_parameters == 16_384
+    assert apart.facts["objective"] == "masked, share 0.3"
+    assert "objective.share" in table.apart[0]
+    assert "decoder" not in table.apart[0]
+
+
+def test_settings_of_a_decoder_that_is_not_used_do_not_count(tmp_path: Path) -> None:
+    write_run(tmp_path, "deberta", 1, lambda n: 2.5, changes=masked())
+    write_run(tmp_path, "deberta", 2, lambda n: 2.5, changes=masked(positions="none"))
+    (table,) = compared(tmp_path)
+    assert list(rows(table)) == ["deberta"]
