@@ -1,7 +1,8 @@
 """Tables that papers published, as data: posbench/data/published, a file a paper.
 
 A row of a file is one number and says where it was printed. Encodings have posbench's names.
-Perplexities of two papers compare only as ratios, each to its own training length.
+Perplexities of two papers compare only as ratios, each to its own training length. What each file
+is, and how it was read, is in README.md beside them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import csv
 import math
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from importlib.resources.abc import Traversable
 from itertools import pairwise
@@ -19,20 +20,38 @@ from posbench.errors import UserError, nearest
 
 NONOVERLAPPING = "nonoverlapping"
 CURVE_COLUMNS = {"train_length", "eval_length", "perplexity", "protocol"}
+PARTS = ("model", "bucket")  # columns that tell a paper's models and texts apart
+FINE_TUNED = ", fine-tuned"
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Perplexity of one encoding by evaluation length in tokens; None: out of memory there."""
+    """Perplexity of one encoding by evaluation length in tokens; None: no number there.
+
+    An encoding may be one with its context extended, "rope + pi x8", or a model trained further.
+    """
 
     source: str  # the paper and its table
     corpus: str
     split: str
-    protocol: str  # "nonoverlapping", or "sliding, stride 1"
+    protocol: str  # "nonoverlapping", "fixed_targets", or "sliding, stride 1"
     train_length: int
     parameters: int  # of the model
     encoding: str
     perplexities: dict[int, float | None]
+    part: str = ""  # which of a paper's models or texts, where it has several
+    printed: dict[int, str] = field(default_factory=dict)  # what stands there where not a number
+    base: float | None = None  # perplexity at the training length, not extended if that is there
+
+    @property
+    def extended(self) -> bool:
+        """Whether the context of a trained encoding is extended."""
+        return " + " in self.encoding
+
+    @property
+    def fine_tuned(self) -> bool:
+        """Whether it was trained further, which an extension here never is."""
+        return FINE_TUNED in self.encoding
 
     @property
     def table(self) -> str:
@@ -41,25 +60,23 @@ class Curve:
 
     @property
     def ratios(self) -> dict[int, float | None]:
-        """By length, the ratio to the perplexity at the training length; None: out of RAM.
-
-        Raises ValueError if there is none at the training length.
-        """
-        base = self.perplexities.get(self.train_length)
-        if base is None:
-            raise ValueError(f"{self.source}: {self.encoding} lacks its training length")
-        return {n: None if ppl is None else ppl / base for n, ppl in self.perplexities.items()}
+        """By length, the ratio to `base`; None: no number there, or none to divide by."""
+        return {
+            n: None if ppl is None or self.base is None else ppl / self.base
+            for n, ppl in self.perplexities.items()
+        }
 
     def ratio_at(self, length: int) -> float | None:
         """The ratio at any length: log ratio is taken as linear in log length between neighbours.
 
-        None outside the lengths that have a perplexity: nothing is extrapolated.
+        None outside the lengths that have a perplexity, for nothing is extrapolated, and between
+        two of them that are more than a factor of 2 apart.
         """
         if (printed := self.ratios.get(length)) is not None:
             return printed
         points = sorted((n, ratio) for n, ratio in self.ratios.items() if ratio is not None)
         for (left, low), (right, high) in pairwise(points):
-            if left < length < right:
+            if left < length < right <= 2 * left:
                 share = math.log(length / left) / math.log(right / left)
                 return low ** (1 - share) * high**share
         return None
@@ -78,9 +95,21 @@ class Publication:
     curves: tuple[Curve, ...]
 
     @property
-    def extrapolates(self) -> bool:
-        """Whether a nonoverlapping curve leaves its training length."""
-        return any(c.protocol == NONOVERLAPPING and len(c.perplexities) > 1 for c in self.curves)
+    def tables(self) -> list[list[Curve]]:
+        """Curves that one order can be made of: one table, model and training length, encodings
+        or extensions, each with more than one length.
+
+        Of several protocols nonoverlapping counts; so do not tables of one curve, nor models that
+        were trained further.
+        """
+        protocols = {curve.protocol for curve in self.curves}
+        groups: dict[tuple[object, ...], list[Curve]] = defaultdict(list)
+        for c in self.curves:
+            wanted = NONOVERLAPPING not in protocols or c.protocol == NONOVERLAPPING
+            if wanted and len(c.perplexities) > 1 and not c.fine_tuned:
+                key = (c.source, c.corpus, c.protocol, c.train_length, c.parameters, c.part)
+                groups[*key, c.extended].append(c)
+        return [curves for curves in groups.values() if len(curves) > 1]
 
     def values(self, column: str) -> list[str]:
         """A column's distinct values, in order; empty if there is no such column."""
@@ -119,21 +148,33 @@ def _split(source: str) -> tuple[str, str]:
 
 
 def _curves(rows: Iterable[dict[str, str]]) -> tuple[Curve, ...]:
-    """Rows that differ in nothing but length and perplexity make a curve.
+    """Rows that differ in nothing but length and number make a curve.
 
     Raises ValueError for a length given twice.
     """
     told = ("source", "corpus", "split", "protocol", "train_length", "model_parameters")
-    curves: dict[tuple[str, ...], dict[int, float | None]] = defaultdict(dict)
+    found: dict[tuple[str, ...], list[dict[str, str]]] = defaultdict(list)
     for row in rows:
-        perplexities = curves[tuple(row[column] for column in (*told, "encoding"))]
+        part = ", ".join(row[column] for column in PARTS if row.get(column))
+        found[*(row[column] for column in told), part, row["encoding"]].append(row)
+    numbers = {key: _by_length(those) for key, those in found.items()}
+    curves = []
+    for (*place, part, encoding), those in found.items():
+        source, corpus, split, protocol, trained, parameters = place
+        plain = (*place, part, encoding.partition(FINE_TUNED)[0].partition(" + ")[0])
+        own, at = numbers[*place, part, encoding], int(trained)
+        base = numbers.get(plain, own).get(at) or own.get(at)
+        printed = {int(row["eval_length"]): text for row in those if (text := row.get("printed"))}
+        model = (at, int(parameters), encoding)
+        curves.append(Curve(source, corpus, split, protocol, *model, own, part, printed, base))
+    return tuple(curves)
+
+
+def _by_length(rows: Iterable[dict[str, str]]) -> dict[int, float | None]:
+    found: dict[int, float | None] = {}
+    for row in rows:
         length, number = int(row["eval_length"]), row["perplexity"]
-        if length in perplexities:
+        if length in found:
             raise ValueError(f"{row['source']}: {row['encoding']} has length {length} twice")
-        perplexities[length] = float(number) if number else None
-    return tuple(
-        Curve(source, corpus, split, protocol, int(trained), int(parameters), encoding, found)
-        for (source, corpus, split, protocol, trained, parameters, encoding), found in (
-            curves.items()
-        )
-    )
+        found[length] = float(number) if number else None
+    return found

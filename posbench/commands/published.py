@@ -35,11 +35,11 @@ def main(node: DictConfig) -> None:
 def _list(publications: Sequence[Publication]) -> Fitted:
     rows: list[list[str | Text]] = [
         [
-            Text.assemble(found.name, "\n", (found.source, "dim")),
+            Text.assemble(found.name, "\n", (_origin(found), "dim")),
             "\n".join(found.values("corpus")),
             "\n".join(sorted(found.values("train_length"), key=int)),
-            "\n".join(found.values("encoding")),
-            f"{lengths[0]:,}–{lengths[-1]:,}" if (lengths := found.lengths()) else "",
+            "\n".join(found.values("encoding") or found.values("extension")),
+            f"{lengths[0]:,}–{lengths[-1]:,}" if (lengths := found.lengths()) else "no curve",
             str(len(found.rows)),
         ]
         for found in publications
@@ -50,14 +50,19 @@ def _list(publications: Sequence[Publication]) -> Fitted:
     )
 
 
+def _origin(publication: Publication) -> str:
+    """The paper, and the protocols of its evaluation where they are told."""
+    return "; ".join([publication.source, *publication.values("protocol")])
+
+
 def _tables(publication: Publication) -> list[Fitted]:
     """A table for each corpus, training length, protocol and model size."""
     if not publication.curves:
         return [_as_it_stands(publication)]
-    groups: dict[tuple[str, int, str, int], list[Curve]] = defaultdict(list)
-    for curve in publication.curves:
-        key = (curve.corpus, curve.train_length, curve.protocol, curve.parameters)
-        groups[key].append(curve)
+    groups: dict[tuple[object, ...], list[Curve]] = defaultdict(list)
+    for one in publication.curves:
+        key = (one.corpus, one.part, one.train_length, one.protocol, one.parameters)
+        groups[key].append(one)
     return [_by_length(curves) for curves in groups.values()]
 
 
@@ -65,7 +70,8 @@ def _by_length(curves: Sequence[Curve]) -> Fitted:
     """Rows of lengths, columns of encodings: perplexity and its ratio to the training length."""
     first = curves[0]
     title = (
-        f"{first.corpus} {first.split}, {first.parameters / 1e6:,.0f}M parameters, "
+        f"{first.corpus} {first.split}, {first.part}{', ' if first.part else ''}"
+        f"{first.parameters / 1e6:,.0f}M parameters, "
         f"trained at {first.train_length:,}, {first.protocol}"
     )
     rows = list[list[str]]()
@@ -90,13 +96,14 @@ def _by_length(curves: Sequence[Curve]) -> Fitted:
 
 
 def _cell(curve: Curve, length: int) -> str:
-    """The perplexity with the digits that were published."""
+    """The perplexity with the digits that were published, or what stands there instead."""
     perplexity, ratio = curve.perplexities[length], curve.ratios[length]
-    if perplexity is None or ratio is None:
-        return "out of memory"
-    if length == curve.train_length:
-        return f"{perplexity:,.10g}"
-    return f"{perplexity:,.10g} ×{ratio:.3f}" if ratio < 10 else f"{perplexity:,.10g} ×{ratio:.1f}"
+    if perplexity is None:
+        return curve.printed.get(length, "out of memory")
+    text = curve.printed.get(length, f"{perplexity:,.10g}")
+    if ratio is None or (length == curve.train_length and ratio == 1):
+        return text
+    return f"{text} ×{ratio:.3f}" if ratio < 10 else f"{text} ×{ratio:.1f}"
 
 
 def _as_it_stands(publication: Publication) -> Fitted:

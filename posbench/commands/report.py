@@ -37,7 +37,7 @@ def main(node: DictConfig) -> None:
     comparisons = tuple(from_runs.comparisons(runs, settings))
     _require_baseline(asked.report.baseline, comparisons)
     report = Report(comparisons, tuple(probe_tables(runs, settings.bootstrap)))
-    extra = _agreements(report, asked.report.against)
+    extra = _agreements(report, agreement.chosen(asked.report.against))
     if "terminal" in asked.report.formats:
         terminal.show(report, console, extra)
     written = _write(report, runs, extra, asked)
@@ -79,15 +79,18 @@ def _require_baseline(baseline: str | None, comparisons: Sequence[Comparison]) -
         )
 
 
-def _agreements(report: Report, name: str | None) -> list[Extra]:
-    """Each comparison's agreement with a publication, as a table."""
-    if name is None:
-        return []
+def _agreements(report: Report, names: Sequence[str]) -> list[Extra]:
+    """Each comparison's agreement with each publication, and theirs with each other, as tables."""
     made = []
     for comparison in report.comparisons:
-        rows = agreement.described(agreement.agreement(comparison, name))
-        title = f"{comparison.experiment}, {comparison.protocol}: agreement with {name}"
-        made.append((title, list(agreement.HEADERS), rows, agreement.caption(comparison)))
+        for name in names:
+            found = agreement.agreement(comparison, name)
+            title = f"{comparison.experiment}, {comparison.protocol}: agreement with {name}"
+            told = agreement.caption(comparison, found)
+            made.append((title, list(agreement.HEADERS), agreement.described(found), told))
+    if len(names) > 1:
+        rows, caption = agreement.between(names), agreement.BETWEEN_CAPTION
+        made.append(("papers beside each other", list(agreement.BETWEEN), rows, caption))
     return made
 
 

@@ -189,7 +189,7 @@ class ReportConfig:
     figures: list[str]  # png, svg, pdf
     themes: list[str]  # of the figures: light, dark
     baseline: str | None  # an encoding that the others are divided by
-    against: str | None  # a publication, see posbench published
+    against: Any  # a publication, a list of them, or "all"; see posbench published
     level: float  # of the intervals
     draws: int  # of the bootstrap
     seed: int  # of the bootstrap

@@ -19,7 +19,7 @@ S seeds, D documents, R draws.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -88,20 +88,46 @@ class Bootstrap:
 
         With one seed it says how much other documents would change, not another seed.
         """
-        mean, documents = losses.mean, losses.sums.shape[1]
-        if documents < 2:
+        mean = losses.mean
+        if losses.sums.shape[1] < 2:
             return Interval(mean)
-        weights = self._drawn(documents)
-        pooled = losses.sums.mean(0)
-        drawn = (weights @ pooled) / (weights @ losses.counts)
-        off = (drawn - mean) * self._stretch(documents)
+        off, between = self._off(losses)
         if len(losses.sums) > 1:
-            between, shared = _seed_errors(losses)
-            apart = float(off.var())
-            own = 1 - shared / apart if shared < apart else 0.0
-            off = math.sqrt(own) * off + math.sqrt(between) * self._student(len(losses.sums))
+            off = off + math.sqrt(between) * self._student(len(losses.sums))
         low, high = np.quantile(off, [1 - self._tail, self._tail])
         return Interval(mean, mean + float(low), mean + float(high))
+
+    def joint(self, losses: Losses, seeds: Sequence[int]) -> Array | None:
+        """Draws [R] of the mean loss, as `interval` has them; None for a single document.
+
+        Draws of several losses over the same documents belong together, one by one: what a seed,
+        by its number, does to two of them stays paired, so that an order can be drawn.
+        """
+        if losses.sums.shape[1] < 2:
+            return None
+        off, _ = self._off(losses)
+        if (count := len(seeds)) > 1:
+            means = losses.sums.sum(1) / losses.counts.sum()
+            normal = np.stack([self._generator(seed, 2).normal(size=self.draws) for seed in seeds])
+            squares = self._generator(count, 3).chisquare(count - 1, self.draws)
+            off = off + (means - means.mean()) @ normal / np.sqrt(count * squares)
+        return off + losses.mean
+
+    def _generator(self, *place: int) -> np.random.Generator:
+        return np.random.default_rng([self.seed, *place])
+
+    def _off(self, losses: Losses) -> tuple[Array, float]:
+        """The documents' part of the error [R], and the squared error of the mean by seeds."""
+        documents = losses.sums.shape[1]
+        weights = self._drawn(documents)
+        drawn = (weights @ losses.sums.mean(0)) / (weights @ losses.counts)
+        off = (drawn - losses.mean) * self._stretch(documents)
+        if len(losses.sums) == 1:
+            return off, 0.0
+        between, shared = _seed_errors(losses)
+        apart = float(off.var())
+        own = 1 - shared / apart if shared < apart else 0.0
+        return math.sqrt(own) * off, between
 
     @cached_property
     def _tail(self) -> float:

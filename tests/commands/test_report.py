@@ -131,6 +131,21 @@ def test_agreement_with_a_paper(root: Path, capsys: pytest.CaptureFixture[str]) 
     assert "agreement with press2022" in (root / "outputs" / "report.html").read_text()
 
 
+@pytest.mark.parametrize("asked", ["[press2022,kerple2022]", "all"])
+def test_agreement_with_several_papers_and_of_papers(
+    root: Path, capsys: pytest.CaptureFixture[str], asked: str
+) -> None:
+    formats = "report.formats=[terminal,markdown,csv,latex,html]"
+    assert report(f"report.against={asked}", formats) == 0
+    shown = capsys.readouterr().out
+    files = [root / "outputs" / f"report.{suffix}" for suffix in ("md", "html", "tex")]
+    for text in (shown, *(file.read_text(encoding="utf-8") for file in files)):
+        for title in ("agreement with press2022", "agreement with kerple2022", "papers beside"):
+            assert title in text
+    text = (root / "outputs" / "report.md").read_text(encoding="utf-8")
+    assert "| 1.00 (1.00 – 1.00) | 1.00 | 4 | alibi, t5, rope, sinusoidal |" in text
+
+
 @pytest.mark.parametrize(
     ("word", "named"),
     a_few(
@@ -139,6 +154,9 @@ def test_agreement_with_a_paper(root: Path, capsys: pytest.CaptureFixture[str]) 
             ("report.figures=[gif]", "report.figures: gif is unknown"),
             ("report.baseline=alibbi", "did you mean alibi?"),
             ("report.against=pres2022", "press2022"),
+            ("report.against=[press2022,press2022]", "press2022 is there twice"),
+            ("report.against=pi2023_steps", "pi2023_steps has no perplexities by evaluation"),
+            ("report.against=7", "report.against=7 must be a publication"),
             ("report.level=2", "report.level must lie in (0, 1)"),
             ("report.recl_share=0", "report.recl_share=0"),
             ("nowhere", "no run folder there"),

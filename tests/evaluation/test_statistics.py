@@ -119,6 +119,26 @@ def test_pairing_takes_out_what_both_share() -> None:
     assert alone.high - alone.low > 0.1
 
 
+def test_draws_that_belong_together_have_the_intervals_of_each_and_of_the_difference() -> None:
+    generator, bootstrap = np.random.default_rng(7), Bootstrap(draws=20_000)
+    counts = np.full(24, 64.0)
+    for seeds in (1, 3):
+        shared = generator.normal(0, 0.02, (seeds, 1))  # what a seed does to both
+        one, other = (
+            Losses((TRUTH + shared + generator.normal(0, 0.05, (seeds, 24))) * counts, counts)
+            for _ in range(2)
+        )
+        drawn, beside = (bootstrap.joint(losses, range(seeds)) for losses in (one, other))
+        assert drawn is not None
+        assert beside is not None
+        for draws, losses in ((drawn, one), (drawn - beside, one.minus(other))):
+            found = bootstrap.interval(losses)
+            assert found.low is not None
+            assert found.high is not None
+            ends, width = np.quantile(draws, [0.025, 0.975]), found.high - found.low
+            assert ends == pytest.approx([found.low, found.high], abs=0.15 * width)
+
+
 def test_only_the_same_tokens_make_pairs() -> None:
     one = Losses(np.ones((1, 3)), np.array([1.0, 2.0, 3.0]))
     for other in (
@@ -145,6 +165,7 @@ def test_seeds_that_differ_in_documents_but_not_in_sum_have_an_interval() -> Non
 def test_one_document_has_no_interval() -> None:
     found = Bootstrap().interval(Losses(np.array([[6.0], [8.0]]), np.array([2.0])))
     assert found == Interval(3.5)
+    assert Bootstrap().joint(Losses(np.ones((2, 1)), np.ones(1)), [1, 2]) is None
     with pytest.raises(ValueError, match="no interval"):
         found.holds(3.5)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from posbench.evaluation.results import Result, exponential
 from posbench.evaluation.statistics import Bootstrap, Interval
 from posbench.report.comparing.comparison import Cell
-from posbench.report.comparing.scores import Entry, difference, pooled
+from posbench.report.comparing.scores import Array, Entry, difference, pooled
 
 
 def column(
@@ -30,6 +30,7 @@ def column(
                 ratio=ratio,
                 bend=_bend(cell.perplexity, Interval(1.0, 1.0, 1.0) if own else ratio),
                 against=paired_ratio(each, other, length, length, bootstrap),
+                draws=None if ratio is None else _draws(each, at_first, length, first, bootstrap),
             )
         )
     return _ranked(entries, cells, length, bootstrap)
@@ -99,6 +100,17 @@ def paired_ratio(
         return None
     paired = difference(each.scores[length], other.scores[at])
     return None if paired is None else bootstrap.interval(paired).map(exponential)
+
+
+def _draws(
+    each: Entry, other: Entry | None, length: int, at: int, bootstrap: Bootstrap
+) -> Array | None:
+    """Draws of the logarithm of `paired_ratio`, where that is."""
+    assert other is not None
+    these, those = each.scores[length], other.scores[at]
+    paired = difference(these, those)
+    assert paired is not None
+    return bootstrap.joint(paired, sorted(these.keys() & those.keys()))
 
 
 def _bend(perplexity: Interval | None, ratio: Interval | None) -> Interval | None:

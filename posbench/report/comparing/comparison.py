@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from posbench.evaluation.statistics import Interval
 
 MASKED = "masked "  # how the protocols of masked models begin
@@ -48,6 +51,8 @@ class Cell:
     reason: str | None = None
     without: tuple[str, ...] = ()  # seeds without a perplexity where other seeds have one, and why
     bend: Interval | None = None  # the perplexity with the interval of `ratio`: bands in figures
+    # Draws of ln ratio that belong together with those of other rows (Bootstrap.joint)
+    draws: NDArray[np.float64] | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
