@@ -50,8 +50,10 @@ def evaluate(
     """Yield each Result with its windows and the loss in nats of every token scored in them.
 
     byte_lengths [V] are the bytes a token stands for, words the number of words that begin in
-    each token of each document, where the corpus has words.
+    each token of each document, where the corpus has words. A masked model's losses give no
+    perplexity of words: those of a word's tokens do not multiply to its probability.
     """
+    words = None if model.shape.two_sided else words
     for name in config.protocols:
         chosen = protocol(name, config, model.shape.two_sided)
         for length in config.lengths:

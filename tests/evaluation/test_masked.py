@@ -141,8 +141,10 @@ def test_a_model_without_context_has_one_number_at_every_length() -> None:
             layer.attention_out.weight.zero_()
     bytes_of = np.ones(VOCABULARY, dtype=np.int64)
     asked = settings(protocols=list(MASKED))
-    found = evaluate(made, documents(), bytes_of, asked, torch.device("cpu"))
+    words = [np.ones(len(document), dtype=np.int64) for document in documents()]
+    found = evaluate(made, documents(), bytes_of, asked, torch.device("cpu"), words)
     results = [result for result, _, _ in found]
+    assert {result.words for result in results} == {None}, "no perplexity of words"
     labels = [result.protocol for result in results[::3]]
     assert labels == ["masked fixed_targets 1/3", "masked nonoverlapping 1/3"]
     for three in (results[:3], results[3:]):
