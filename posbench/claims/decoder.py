@@ -99,31 +99,38 @@ def _step(model: Transformer, answers: Tensor, generator: torch.Generator) -> tu
 
 
 def needed(found: Evidence) -> Answer | None:
-    """Better than the same passes without positions, beyond the interval."""
-    for placed in found.all(DeBERTa):
-        if placed.decoder.get("positions") != "learned":
-            continue
-        bare = found.like(placed, positions="none")
-        if bare is None or (ratio := found.paired(placed, bare)) is None:
-            continue
-        plain = found.one(DeBERTa)
-        others = [measured for measured in (bare, plain) if measured is not None]
-        figure = (
+    """Better than the same passes without positions, beyond the interval. Of several such pairs
+    the one that predicts best: the others have learned less."""
+    pairs = [
+        (placed, bare, ratio)
+        for placed in _decoded(found, "learned")
+        if (bare := found.like(placed, positions="none")) is not None
+        and (ratio := found.paired(placed, bare)) is not None
+    ]
+    if not pairs:
+        return None
+    placed, bare, ratio = min(pairs, key=lambda pair: found.trained(pair[0]))
+    used, figure = (
+        [placed, bare],
+        (
             f"{trained(found, placed)}; the same passes without positions "
-            f"{number(found.trained(bare))}, ×{ends(ratio, 3)}"
-        )
-        if plain is not None:
-            figure += f"; without decoder {number(found.trained(plain))}"
-        return Answer(ratio.high is not None and ratio.high < 1, figure, [placed, *others])
-    return None
+            f"{number(found.trained(bare))}, ×{number(ratio.value, 3)} ({ends(ratio, 3)})"
+        ),
+    )
+    if (plain := found.one(DeBERTa)) is not None:
+        used.append(plain)
+        figure += f"; without decoder {number(found.trained(plain))}"
+    return Answer(ratio.high is not None and ratio.high < 1, figure, used)
 
 
 def extrapolates(found: Evidence, most: float) -> Answer | None:
-    """Sinusoids have no last row, and what a table has none for cannot be read."""
+    """Sinusoids have no last row, and what a table has none for cannot be read. Of several
+    decoders with the same positions the one that predicts best."""
     used: list[Measured] = []
     holds, figures = [], []
-    for measured in found.all(DeBERTa):
-        if measured.decoder.get("positions") not in ("learned", "sinusoidal"):
+    for positions in ("learned", "sinusoidal"):
+        measured = min(_decoded(found, positions), key=found.trained, default=None)
+        if measured is None:
             continue
         if (reason := measured.reasons.get(found.longest)) is not None:
             holds.append(False)
@@ -139,3 +146,13 @@ def extrapolates(found: Evidence, most: float) -> Answer | None:
         used.append(plain)
         figures.append(f"without decoder {far(found, plain)}")
     return Answer(all(holds), "; ".join(figures), used) if holds else None
+
+
+def _decoded(found: Evidence, positions: str) -> list[Measured]:
+    """DeBERTas with a decoder of these positions, scored at the training length."""
+    return [
+        measured
+        for measured in found.all(DeBERTa)
+        if measured.decoder.get("positions") == positions
+        and found.train_length in measured.perplexity
+    ]

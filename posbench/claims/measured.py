@@ -168,7 +168,7 @@ TERMS_SWEEP = (
 
 DECODER_SWEEP = (
     "posbench train -m experiment=demo_masked tuned=false encoding=deberta seed=1,2,3 "
-    "objective.decoder=enhanced objective.positions=none,learned,sinusoidal "
+    "objective.decoder=enhanced objective.query=both objective.positions=none,learned,sinusoidal "
     "run.name='decoder-${objective.positions}'"
 )
 

@@ -30,9 +30,16 @@ OBJECTIVE = {
 PROTOCOL = "masked fixed_targets 1/7"
 
 
-def write(root: Path, positions: str | None, near: float, far: float | None, apart: float) -> None:
+def write(
+    root: Path,
+    positions: str | None,
+    near: float,
+    far: float | None,
+    apart: float,
+    query: str = "positions",
+) -> None:
     """Three seeds; apart: how much harder one of the two documents is than the other, in nats."""
-    objective = {**OBJECTIVE, "positions": positions or "learned"}
+    objective = {**OBJECTIVE, "positions": positions or "learned", "query": query}
     if positions is None:
         objective["decoder"] = "plain"
     for seed in (1, 2, 3):
@@ -40,7 +47,7 @@ def write(root: Path, positions: str | None, near: float, far: float | None, apa
             root,
             "deberta",
             {128: near, 2048: far},
-            name=f"decoder-{positions}",
+            name=f"{'decoder' if query == 'positions' else query}-{positions}",
             seed=seed,
             protocol=PROTOCOL,
             objective=objective,
@@ -69,6 +76,18 @@ def test_a_difference_that_documents_do_not_share_is_none(tmp_path: Path) -> Non
     write(tmp_path, "learned", 90.0, None, 0.1)
     write(tmp_path, "none", 95.0, 95.0, 0.9)
     assert verdict(tmp_path, texts.DECODER_NEEDED).verdict == FAILS
+
+
+def test_of_several_decoders_the_one_that_predicts_best_decides(tmp_path: Path) -> None:
+    write(tmp_path, "learned", 390.0, None, 0.1)
+    write(tmp_path, "none", 210.0, 210.0, 0.1)
+    assert verdict(tmp_path, texts.DECODER_NEEDED).verdict == FAILS
+    write(tmp_path, "learned", 12.0, None, 0.1, query="both")
+    write(tmp_path, "none", 13.0, 13.0, 0.1, query="both")
+    found = verdict(tmp_path, texts.DECODER_NEEDED)
+    assert found.verdict == HOLDS
+    assert "both-learned 12.00 at 128" in found.figure
+    assert "both-learned 12.00 at 128" in verdict(tmp_path, texts.DECODER_FAR).figure
 
 
 def test_a_table_that_ends_does_not_extrapolate(tmp_path: Path) -> None:
