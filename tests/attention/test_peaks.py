@@ -32,6 +32,22 @@ def test_training_at_4096() -> None:
     assert not broken
 
 
+TWO_SIDED = ["t5", "shaw", "deberta", "transformer_xl_memoryless"]
+
+
+def test_two_sided_attention_is_linear_too() -> None:
+    """Twice the length takes about twice the memory, in evaluation and in training."""
+    lengths = [(8192, False), (16384, False), (4096, True), (8192, True)]
+    asked = [(name, None, *each, True) for name in TWO_SIDED for each in lengths]
+    found = peaks.peaks(asked)
+    for name, start in zip(TWO_SIDED, range(0, len(found), 4), strict=True):
+        short, long, trained, twice = found[start : start + 4]
+        assert long < 2.5 * short, name
+        assert twice < 2.5 * trained, name
+        assert short < 8192**2, name
+        assert trained < TRAINED_LIMIT, name
+
+
 def test_the_definition_holds_such_matrices() -> None:
     """So the measurement shows them."""
     least, evaluated, trained = peaks.peaks(

@@ -1,12 +1,13 @@
 """Peak memory of one layer's attention: run as a process, which does nothing else.
 
-It is asked in JSON on stdin, [name, kernel or null, length, training] each, and answers with the
-bytes. One process serves many: the kernel's high-water mark is reset in between, and blocks that
-are free are not kept (posbench/speed/memory.py).
+It is asked in JSON on stdin, [name, kernel or null, length, training, two-sided] each, and answers
+with the bytes. One process serves many: the kernel's high-water mark is reset in between, and
+blocks that are free are not kept (posbench/speed/memory.py).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -29,7 +30,8 @@ SHAPE = Shape(width=64, heads=2, layers=6)
 CPU = torch.device("cpu")
 REHEARSED = 300  # tokens: what libraries load and keep is there before the mark is reset
 
-Asked = tuple[str, str | None, int, bool]
+Asked = tuple[str, str | None, int, bool] | tuple[str, str | None, int, bool, bool]
+"""Name, kernel, length, training, and whether keys after the query are seen."""
 
 
 def possible() -> bool:
@@ -52,7 +54,7 @@ def peaks(asked: Sequence[Asked]) -> list[int]:
     return found
 
 
-def _encoding(name: str, length: int) -> Encoding:
+def _encoding(name: str, length: int, two_sided: bool) -> Encoding:
     """As shipped, but for one that is not as long."""
     with initialize_config_module("posbench.conf", version_base="1.3"):
         config = load(compose("train", [f"encoding={name}", f"run.name={name}"]), Config)
@@ -60,7 +62,8 @@ def _encoding(name: str, length: int) -> Encoding:
     for kind, key in limited.items():
         if config.run.name.startswith(kind) and key in config.encoding:
             config.encoding[key] = max(length, REHEARSED)
-    return from_config.encoding(config.encoding, SHAPE)
+    shape = dataclasses.replace(SHAPE, two_sided=two_sided)
+    return from_config.encoding(config.encoding, shape)
 
 
 def _parts(encoding: Encoding) -> dict[Encoding, tuple[Encoding, int]]:
@@ -69,7 +72,7 @@ def _parts(encoding: Encoding) -> dict[Encoding, tuple[Encoding, int]]:
 
 
 def _attend(encoding: Encoding, layer: int, kernel: str, length: int, training: bool) -> None:
-    span = encoding.place(Span.window(length))
+    span = encoding.place(Span.window(length, two_sided=encoding.shape.two_sided))
     size = (1, SHAPE.heads, length, SHAPE.head_width)
     q, k, v = (torch.randn(size, requires_grad=training) for _ in range(3))
     x = torch.randn(1, length, SHAPE.width, requires_grad=training)
@@ -79,10 +82,12 @@ def _attend(encoding: Encoding, layer: int, kernel: str, length: int, training: 
         out.sum().backward()
 
 
-def _peak(name: str, kernel: str | None, length: int, training: bool) -> int:
+def _peak(
+    name: str, kernel: str | None, length: int, training: bool, two_sided: bool = False
+) -> int:
     """The largest of those that serve a layer."""
     found = []
-    for part, layer in _parts(_encoding(name, length)).values():
+    for part, layer in _parts(_encoding(name, length, two_sided)).values():
         part.train(training)
         chosen = kernel or choose(part)
         with torch.set_grad_enabled(training):
